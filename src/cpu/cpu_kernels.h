@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU kernels. Both take arguments that validate_prefill() has accepted.
+#pragma once
+
+#include "flashprime/execution.h"
+#include "flashprime/status.h"
+#include "kernels/shared/prefill_params.h"
+#include "kernels/shared/prefill_traits.h"
+
+namespace flashprime::cpu {
+
+// fp64 and plain loops: the definition of the operator and the oracle of every test.
+// Serial. Supports every dtype and kFp64 output.
+Status run_reference(const PrefillTraits& traits, const PrefillParams& params);
+
+// Blocked online softmax in fp32 with O(tile) memory per thread.
+// Supports bf16, fp16 and fp32 inputs; dtype, fp32 and e4m3 output.
+Status run_fast(const PrefillTraits& traits, const PrefillParams& params,
+                const ParallelFor& parallel_for);
+
+// "AVX2", "AVX3", ...: what run_fast() dispatches to on this machine, or empty if this processor
+// has none of its targets.
+const char* fast_isa_target();
+
+}  // namespace flashprime::cpu
