@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Sourced by ./demo and ./check: installs what is missing on a Debian machine, and nothing else.
+# With everything in place it touches no network and needs no root.
+
+# What building the library and the command needs.
+build_packages=(g++ cmake ninja-build libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
+# What the checks need on top.
+check_packages=(libgtest-dev libgmock-dev librapidcheck-dev pkg-config git python3 python3-venv
+  clang-19 libclang-rt-19-dev)
+# Debian 12 and 13 ship different clang-formats, which disagree; PyPI has one for both.
+clang_format_version=19.1.7
+
+# install_missing PACKAGE...
+install_missing() {
+  if ! command -v dpkg-query >/dev/null; then
+    echo "This is not a Debian system: please see to it that it has the likes of $*" >&2
+    return
+  fi
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    echo "Missing packages. Install them, then run this again:" >&2
+    echo "  sudo apt-get install --no-install-recommends ${missing[*]}" >&2
+    return 1
+  fi
+  echo "Installing ${missing[*]}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Puts the pinned clang-format into .venv.
+install_clang_format() {
+  if [ "$(.venv/bin/clang-format --version 2>/dev/null | grep -o "$clang_format_version")" ]; then
+    return
+  fi
+  echo "Installing clang-format $clang_format_version into .venv" >&2
+  python3 -m venv --clear .venv
+  .venv/bin/pip install --quiet "clang-format==$clang_format_version"
+}
+
+# CMake reads these when it configures a build folder for the first time.
+use_ccache() {
+  if command -v ccache >/dev/null; then
+    export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  fi
+}
