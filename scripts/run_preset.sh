@@ -6,5 +6,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cmake --preset "$1"
 cmake --build --preset "$1" --parallel "$(nproc)"
-
 ctest --preset "$1" --parallel "$(nproc)" --output-on-failure
