@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "problem/validate_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "checks.h"
+#include "problem/tensor_checks.h"
+
+namespace flashprime {
+namespace {
+
+constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
+
+// Rows of the query side and of the key side. Each is the first extent of the first of its tensors
+// that is present.
+struct Rows {
+  int64_t q = 0;
+  int64_t k = 0;
+};
+
+// Joined or in two parts, and not both.
+Status check_parts(std::string_view name, const TensorView& joined, const TensorView& nope,
+                   const TensorView& pe, int32_t rope) {
+  FLASHPRIME_REQUIRE(joined.present() || nope.present() || pe.present(), StatusCode::kShape, name,
+                     ": got neither ", name, " nor ", name, "_nope, wanted one of them");
+  FLASHPRIME_REQUIRE(!joined.present() || (!nope.present() && !pe.present()), StatusCode::kShape,
+                     name, ": got both ", name, " and ", nope.present() ? name : name,
+                     nope.present() ? "_nope" : "_pe", ", wanted ", name, " alone or ", name,
+                     "_nope with ", name, "_pe");
+  if (joined.present()) return ok_status();
+  FLASHPRIME_REQUIRE(nope.present(), StatusCode::kShape, name, "_nope: absent, wanted with ", name,
+                     "_pe");
+  FLASHPRIME_REQUIRE(pe.present() || rope == 0, StatusCode::kShape, name,
+                     "_pe: absent, wanted with ", name, "_nope because dims.rope is ", rope);
+  FLASHPRIME_REQUIRE(!pe.present() || rope > 0, StatusCode::kShape, name,
+                     "_pe: present, wanted absent because dims.rope is 0");
+  return ok_status();
+}
+
+Status check_inputs(const PrefillProblem& problem, const PrefillArgs& args, Rows* rows) {
+  const auto [nope, rope, dim_v] = problem.dims;
+  const int64_t dim_qk = int64_t{nope} + rope;
+  const int64_t heads = problem.num_heads;
+  const Dtype dtype = problem.dtype;
+
+  FLASHPRIME_RETURN_IF_ERROR(check_parts("q", args.q, args.q_nope, args.q_pe, rope));
+  FLASHPRIME_RETURN_IF_ERROR(check_parts("k", args.k, args.k_nope, args.k_pe, rope));
+  rows->q = args.q.present() ? args.q.shape[0] : args.q_nope.shape[0];
+  rows->k = args.k.present() ? args.k.shape[0] : args.k_nope.shape[0];
+  const auto [tq, tk] = *rows;
+
+  if (args.q.present()) {
+    FLASHPRIME_RETURN_IF_ERROR(
+        check_tensor(args.q, {"q", dtype, 3, {tq, heads, dim_qk}, "[T, H, nope + rope]"}));
+  } else {
+    FLASHPRIME_RETURN_IF_ERROR(
+        check_tensor(args.q_nope, {"q_nope", dtype, 3, {tq, heads, nope}, "[T, H, nope]"}));
+  }
+  if (args.q_pe.present()) {
+    FLASHPRIME_RETURN_IF_ERROR(
+        check_tensor(args.q_pe, {"q_pe", dtype, 3, {tq, heads, rope}, "[T, H, rope]"}));
+  }
+  if (args.k.present()) {
+    FLASHPRIME_RETURN_IF_ERROR(
+        check_tensor(args.k, {"k", dtype, 3, {tk, heads, dim_qk}, "[Tk, H, nope + rope]"}));
+  } else {
+    FLASHPRIME_RETURN_IF_ERROR(
+        check_tensor(args.k_nope, {"k_nope", dtype, 3, {tk, heads, nope}, "[Tk, H, nope]"}));
+  }
+  if (args.k_pe.rank == 3) {
+    FLASHPRIME_RETURN_IF_ERROR(
+        check_tensor(args.k_pe, {"k_pe", dtype, 3, {tk, 1, rope}, "[Tk, 1, rope]"}));
+  } else if (args.k_pe.present()) {
+    FLASHPRIME_RETURN_IF_ERROR(check_tensor(
+        args.k_pe, {"k_pe", dtype, 2, {tk, rope}, "[Tk, rope] (or rank 3, [Tk, 1, rope])"}));
+  }
+  return check_tensor(args.v, {"v", dtype, 3, {tk, heads, dim_v}, "[Tk, H, v]"});
+}
+
+Status check_outputs(const PrefillProblem& problem, const PrefillArgs& args, const Rows& rows) {
+  const int64_t heads = problem.num_heads;
+  FLASHPRIME_RETURN_IF_ERROR(check_tensor(
+      as_const(args.out),
+      {"out", problem.out_dtype, 3, {rows.q, heads, problem.dims.v}, "[T, H, v]", Access::kWrite}));
+
+  FLASHPRIME_REQUIRE(args.lse.present() == problem.return_lse, StatusCode::kShape,
+                     "lse: ", args.lse.present() ? "present" : "absent", ", wanted ",
+                     problem.return_lse ? "present" : "absent", " because return_lse is ",
+                     problem.return_lse ? "true" : "false");
+  if (problem.return_lse) {
+    const bool heads_first = problem.lse_layout == LseLayout::kHeadsTokens;
+    TensorSpec spec{"lse",
+                    problem.out_dtype == Dtype::kFp64 ? Dtype::kFp64 : Dtype::kFp32,
+                    2,
+                    {rows.q, heads},
+                    "[T, H], the layout that lse_layout names",
+                    Access::kWrite,
+                    /*dense_last_axis=*/false};
+    if (heads_first) {
+      std::swap(spec.shape[0], spec.shape[1]);
+      spec.meaning = "[H, T], the layout that lse_layout names";
+    }
+    FLASHPRIME_RETURN_IF_ERROR(check_tensor(as_const(args.lse), spec));
+  }
+
+  const bool fp8 = problem.out_dtype == Dtype::kE4m3;
+  FLASHPRIME_REQUIRE(args.output_scale.present() || !fp8, StatusCode::kDtype,
+                     "output_scale: absent, wanted fp32 [1] because out is e4m3");
+  FLASHPRIME_REQUIRE(!args.output_scale.present() || fp8, StatusCode::kDtype,
+                     "output_scale: present, wanted absent because out is ",
+                     dtype_name(problem.out_dtype), ", not e4m3");
+  if (fp8) {
+    FLASHPRIME_RETURN_IF_ERROR(
+        check_tensor(args.output_scale, {"output_scale", Dtype::kFp32, 1, {1}, "[1]"}));
+  }
+  return ok_status();
+}
+
+// One cu_seqlens: its view, then its contents, then the stated maximum.
+Status check_cu_seqlens(std::string_view name, const TensorView& view, std::string_view rows_name,
+                        int64_t rows, std::string_view max_name, int64_t max_seqlen) {
+  constexpr StatusCode kCode = StatusCode::kCuSeqlens;
+  FLASHPRIME_REQUIRE(view.rank == 1, kCode, name, ": got rank ", view.rank,
+                     ", wanted rank 1, [B + 1]");
+  FLASHPRIME_REQUIRE(view.dtype == Dtype::kInt32, kCode, name, ": got ", dtype_name(view.dtype),
+                     ", wanted int32");
+  FLASHPRIME_REQUIRE(view.shape[0] >= 1, kCode, name, ": got length ", view.shape[0],
+                     ", wanted B + 1, at least 1");
+  FLASHPRIME_REQUIRE(view.stride[0] == 1 || view.shape[0] == 1, kCode, name, ": got stride ",
+                     view.stride[0], ", wanted 1: it has to be contiguous");
+  FLASHPRIME_REQUIRE(rows <= kMaxRows, kCode, name, ": got ", rows, " rows of ", rows_name,
+                     ", wanted at most ", kMaxRows, ", the largest int32");
+  if (view.shape[0] == 1 && view.data == nullptr) {
+    FLASHPRIME_REQUIRE(rows == 0, kCode, name, ": got no sequence, wanted ", rows, ", the rows of ",
+                       rows_name, ", covered");
+    return ok_status();
+  }
+  FLASHPRIME_RETURN_IF_ERROR(check_memory(view, {name, Dtype::kInt32}));
+
+  const int32_t* cu = static_cast<const int32_t*>(view.data);
+  const int64_t batch = view.shape[0] - 1;
+  FLASHPRIME_REQUIRE(cu[0] == 0, kCode, name, "[0]: got ", cu[0], ", wanted 0");
+  for (int64_t b = 0; b < batch; ++b) {
+    FLASHPRIME_REQUIRE(cu[b] <= cu[b + 1], kCode, name, "[", b + 1, "]: got ", cu[b + 1],
+                       ", wanted at least ", cu[b], ", the entry before it");
+  }
+  FLASHPRIME_REQUIRE(cu[batch] == rows, kCode, name, "[", batch, "]: got ", cu[batch], ", wanted ",
+                     rows, ", the rows of ", rows_name);
+  for (int64_t b = 0; b < batch && max_seqlen >= 0; ++b) {
+    FLASHPRIME_REQUIRE(cu[b + 1] - cu[b] <= max_seqlen, kCode, max_name, ": got ", max_seqlen,
+                       ", wanted at least ", cu[b + 1] - cu[b], ", the length of sequence ", b);
+  }
+  return ok_status();
+}
+
+Status check_lengths(const PrefillProblem& problem, const PrefillArgs& args, const Rows& rows) {
+  FLASHPRIME_RETURN_IF_ERROR(check_cu_seqlens("cu_seqlens_q", args.cu_seqlens_q, "q", rows.q,
+                                              "max_seqlen_q", args.max_seqlen_q));
+  FLASHPRIME_RETURN_IF_ERROR(check_cu_seqlens("cu_seqlens_k", args.cu_seqlens_k, "k", rows.k,
+                                              "max_seqlen_k", args.max_seqlen_k));
+  const int64_t length = args.cu_seqlens_q.shape[0];
+  FLASHPRIME_REQUIRE(args.cu_seqlens_k.shape[0] == length, StatusCode::kCuSeqlens,
+                     "cu_seqlens_k: got length ", args.cu_seqlens_k.shape[0], ", wanted ", length,
+                     ", the length of cu_seqlens_q");
+  if (problem.self_attention && length > 1) {
+    const int32_t* cu_q = static_cast<const int32_t*>(args.cu_seqlens_q.data);
+    const int32_t* cu_k = static_cast<const int32_t*>(args.cu_seqlens_k.data);
+    for (int64_t b = 0; b < length; ++b) {
+      FLASHPRIME_REQUIRE(cu_q[b] == cu_k[b], StatusCode::kCuSeqlens, "cu_seqlens_k[", b, "]: got ",
+                         cu_k[b], ", wanted ", cu_q[b],
+                         ", as cu_seqlens_q has, because self_attention is declared");
+    }
+  }
+  return ok_status();
+}
+
+Status check_aliases(const PrefillArgs& args) {
+  struct Named {
+    std::string_view name;
+    const TensorView& view;
+  };
+  const TensorView out = as_const(args.out);
+  const TensorView lse = as_const(args.lse);
+  const Named inputs[] = {{"q", args.q},
+                          {"q_nope", args.q_nope},
+                          {"q_pe", args.q_pe},
+                          {"k", args.k},
+                          {"k_nope", args.k_nope},
+                          {"k_pe", args.k_pe},
+                          {"v", args.v},
+                          {"cu_seqlens_q", args.cu_seqlens_q},
+                          {"cu_seqlens_k", args.cu_seqlens_k},
+                          {"output_scale", args.output_scale}};
+  for (const Named& output : {Named{"out", out}, Named{"lse", lse}}) {
+    if (!output.view.present()) continue;
+    for (const Named& input : inputs) {
+      FLASHPRIME_REQUIRE(!input.view.present() || !overlap(output.view, input.view),
+                         StatusCode::kAlias, output.name, ": got memory that overlaps ", input.name,
+                         ", wanted memory of its own");
+    }
+  }
+  FLASHPRIME_REQUIRE(!lse.present() || !overlap(out, lse), StatusCode::kAlias,
+                     "lse: got memory that overlaps out, wanted memory of its own");
+  return ok_status();
+}
+
+Status check_numbers(const PrefillArgs& args) {
+  const float scale = args.softmax_scale;
+  FLASHPRIME_REQUIRE(!std::isnan(scale), StatusCode::kNumeric,
+                     "softmax_scale: got NaN, which is also its value when not set, wanted a "
+                     "finite number of 0 or more");
+  FLASHPRIME_REQUIRE(std::isfinite(scale) && scale >= 0.0f, StatusCode::kNumeric,
+                     "softmax_scale: got ", scale, ", wanted a finite number of 0 or more");
+  if (args.output_scale.present()) {
+    const float output_scale = *static_cast<const float*>(args.output_scale.data);
+    FLASHPRIME_REQUIRE(std::isfinite(output_scale) && output_scale > 0.0f, StatusCode::kNumeric,
+                       "output_scale: got ", output_scale, ", wanted a finite number above 0");
+  }
+  return ok_status();
+}
+
+RowTensor row_tensor(const TensorView& view, int64_t first_element = 0) {
+  const char* data = static_cast<const char*>(view.data);
+  if (data != nullptr) data += first_element * dtype_bytes(view.dtype);
+  return {data, view.stride[0], view.stride[1]};
+}
+
+}  // namespace
+
+Status validate_problem(const PrefillProblem& problem) {
+  const auto [nope, rope, dim_v] = problem.dims;
+  const Dtype dtype = problem.dtype;
+  const Dtype out_dtype = problem.out_dtype;
+  const Mask& mask = problem.mask;
+  const int splits = problem.num_splits;
+
+  FLASHPRIME_REQUIRE(nope >= 1, StatusCode::kShape, "dims.nope: got ", nope, ", wanted 1 or more");
+  FLASHPRIME_REQUIRE(rope >= 0, StatusCode::kShape, "dims.rope: got ", rope, ", wanted 0 or more");
+  FLASHPRIME_REQUIRE(dim_v >= 1, StatusCode::kShape, "dims.v: got ", dim_v, ", wanted 1 or more");
+  FLASHPRIME_REQUIRE(problem.num_heads >= 1, StatusCode::kShape, "num_heads: got ",
+                     problem.num_heads, ", wanted 1 or more");
+
+  FLASHPRIME_REQUIRE(dtype == Dtype::kBf16 || dtype == Dtype::kFp16 || dtype == Dtype::kFp32,
+                     StatusCode::kDtype, "dtype: got ", dtype_name(dtype),
+                     ", wanted bf16, fp16 or fp32");
+  FLASHPRIME_REQUIRE(out_dtype == dtype || out_dtype == Dtype::kFp32 || out_dtype == Dtype::kFp64 ||
+                         out_dtype == Dtype::kE4m3,
+                     StatusCode::kDtype, "out_dtype: got ", dtype_name(out_dtype), ", wanted ",
+                     dtype_name(dtype), " (the dtype), fp32, fp64 or e4m3");
+
+  FLASHPRIME_REQUIRE(mask.kind == MaskKind::kFull || mask.kind == MaskKind::kCausal ||
+                         mask.kind == MaskKind::kWindow,
+                     StatusCode::kUnsupported, "mask.kind: got ", static_cast<int>(mask.kind),
+                     ", wanted full (0), causal (1) or window (2)");
+  FLASHPRIME_REQUIRE(
+      mask.kind == MaskKind::kWindow || (mask.window_left < 0 && mask.window_right < 0),
+      StatusCode::kUnsupported, "mask: got window reaches (", mask.window_left, ", ",
+      mask.window_right, ") with a mask that is not a window, wanted negative ones");
+  FLASHPRIME_REQUIRE(problem.lse_layout == LseLayout::kHeadsTokens ||
+                         problem.lse_layout == LseLayout::kTokensHeads,
+                     StatusCode::kShape, "lse_layout: got ", static_cast<int>(problem.lse_layout),
+                     ", wanted [H, T] (0) or [T, H] (1)");
+
+  FLASHPRIME_REQUIRE(splits >= 0, StatusCode::kUnsupported, "num_splits: got ", splits,
+                     ", wanted 0 (the selector chooses) or more");
+  FLASHPRIME_REQUIRE(splits <= 1 || !problem.batch_invariant, StatusCode::kUnsupported,
+                     "num_splits: got ", splits,
+                     ", wanted 0 or 1 because batch_invariant forbids splitting keys");
+  return ok_status();
+}
+
+Status validate_prefill(const PrefillProblem& problem, const PrefillArgs& args) {
+  Rows rows;
+  FLASHPRIME_RETURN_IF_ERROR(validate_problem(problem));
+  FLASHPRIME_RETURN_IF_ERROR(check_inputs(problem, args, &rows));
+  FLASHPRIME_RETURN_IF_ERROR(check_outputs(problem, args, rows));
+  FLASHPRIME_RETURN_IF_ERROR(check_lengths(problem, args, rows));
+  FLASHPRIME_RETURN_IF_ERROR(check_aliases(args));
+  return check_numbers(args);
+}
+
+PrefillTraits make_traits(const PrefillProblem& problem) {
+  return {problem.dims, problem.dtype, problem.out_dtype, problem.mask.kind, problem.return_lse};
+}
+
+PrefillParams make_params(const PrefillProblem& problem, const PrefillArgs& args) {
+  const bool rope = problem.dims.rope > 0;
+  PrefillParams params;
+  params.q_nope = row_tensor(args.q.present() ? args.q : args.q_nope);
+  params.k_nope = row_tensor(args.k.present() ? args.k : args.k_nope);
+  if (rope) {
+    params.q_pe = args.q.present() ? row_tensor(args.q, problem.dims.nope) : row_tensor(args.q_pe);
+    params.k_pe = args.k.present() ? row_tensor(args.k, problem.dims.nope) : row_tensor(args.k_pe);
+    if (!args.k.present()) params.k_pe.stride_head = 0;
+  }
+  params.v = row_tensor(args.v);
+
+  params.out = {args.out.data, args.out.stride[0], args.out.stride[1]};
+  if (problem.return_lse) {
+    const bool heads_first = problem.lse_layout == LseLayout::kHeadsTokens;
+    params.lse = {args.lse.data, args.lse.stride[heads_first ? 1 : 0],
+                  args.lse.stride[heads_first ? 0 : 1]};
+  }
+
+  params.cu_seqlens_q = static_cast<const int32_t*>(args.cu_seqlens_q.data);
+  params.cu_seqlens_k = static_cast<const int32_t*>(args.cu_seqlens_k.data);
+  params.batch = args.cu_seqlens_q.shape[0] - 1;
+  params.total_q = (args.q.present() ? args.q : args.q_nope).shape[0];
+  params.total_k = args.v.shape[0];
+  params.num_heads = problem.num_heads;
+
+  // No key is further than this from any query, and kernels may add a position to it.
+  constexpr int64_t kFurthest = int64_t{1} << 32;
+  params.window_left = std::min(problem.mask.window_left, kFurthest);
+  params.window_right = std::min(problem.mask.window_right, kFurthest);
+
+  params.softmax_scale = args.softmax_scale;
+  if (args.output_scale.present()) {
+    params.output_scale = static_cast<const float*>(args.output_scale.data);
+  }
+  return params;
+}
+
+}  // namespace flashprime
