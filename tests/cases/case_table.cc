@@ -297,7 +297,6 @@ void add_distributions(TableBuilder& table) {
       row.heads = 1;
       row.q_lens = {130, 30};
       row.k_lens = {200, 30};
-      if (distribution == Distribution::kEqualLogits) row.tolerance.preround_per_logit = 0x1p-23;
     }
   }
 }
