@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -191,7 +192,12 @@ TEST(ThreadPool, RunsALoopInsideALoop) {
   std::atomic<int> visits{0};
   const ParallelFor outer = cpu::pool_parallel_for(3);
   const ParallelFor inner = cpu::pool_parallel_for(2);
-  outer(8, [&](int64_t) { inner(8, [&](int64_t) { ++visits; }); });
+  // Long enough for helpers to wake up and take part.
+  const auto visit = [&](int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++visits;
+  };
+  outer(8, [&](int64_t) { inner(8, visit); });
   EXPECT_EQ(visits, 64);
 }
 
