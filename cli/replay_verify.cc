@@ -14,7 +14,7 @@ VerifyLimits VerifyLimits::of(Dtype out_dtype) {
   VerifyLimits limits;
   switch (out_dtype) {
     case Dtype::kBf16: limits.element_relative = 0x1p-8; break;
-    case Dtype::kFp16: limits.element_relative = 0x1p-10; break;
+    case Dtype::kFp16: limits.element_relative = 0x1p-11; break;
     default: limits.relative_rms = 1e-4; limits.row_rms = 1e-4;
   }
   return limits;

@@ -15,9 +15,10 @@ namespace flashprime::cli {
 // The LSE limit is what finds a wrong mask: leaving out one key of weight p moves the LSE by p, and
 // even among 14,000 keys of N(0,1) data the mean weight is 7e-5. fp32 arithmetic needs a quarter of
 // the limit at most: 4 ulp of an LSE below 16 and the rounding of one dot product.
-// The output limits are those of a 16-bit output: rounding it costs 2^-9 of an element (half of
-// the element limit's first term) and 1.7e-3 in RMS. A row's RMS scales the second term because an
-// element that cancels to nearly nothing carries the rounding of all that it is a sum of.
+// The output limits are those of a 16-bit output of a kernel that keeps probabilities in fp32.
+// Rounding to bf16 costs up to 2^-8 of an element and 1.7e-3 in RMS. A row's RMS scales the second
+// term because an element that cancels to nearly nothing carries the rounding of all that it is a
+// sum of.
 struct VerifyLimits {
   double relative_rms = 2.6e-3;   // of all rows together
   double element_relative = 0.0;  // |error| <= element_relative |oracle| + row_rms RMS(oracle row)
