@@ -52,15 +52,21 @@ bool Arch::runs_on(int32_t device_sm) const {
   return device_sm / 10 == sm / 10 && device_sm >= sm;
 }
 
+std::vector<Arch> all_archs() {
+  std::vector<Arch> archs;
+  for (const ArchRow& row : kArchs) {
+    archs.push_back({row.sm, ' '});
+    if (row.has_exact) archs.push_back({row.sm, 'a'});
+    if (row.nvrtc_family != 0) archs.push_back({row.sm, 'f'});
+  }
+  return archs;
+}
+
 StatusOr<Arch> parse_arch(std::string_view text) {
   std::string known;
-  for (const ArchRow& row : kArchs) {
-    for (const char suffix : {' ', 'a', 'f'}) {
-      if ((suffix == 'a' && !row.has_exact) || (suffix == 'f' && row.nvrtc_family == 0)) continue;
-      const Arch arch{row.sm, suffix};
-      if (arch.to_string() == text) return arch;
-      known += (known.empty() ? "" : ", ") + arch.to_string();
-    }
+  for (const Arch& arch : all_archs()) {
+    if (arch.to_string() == text) return arch;
+    known += (known.empty() ? "" : ", ") + arch.to_string();
   }
   return Status(StatusCode::kFormat,
                 concat("arch: got '", text.substr(0, 40), "', want one of ", known));
@@ -75,13 +81,15 @@ ArchLimits arch_limits(const Arch& arch) {
 
 std::vector<Arch> archs_for_device(int32_t device_sm) {
   std::vector<Arch> archs;
-  for (const char suffix : {'a', 'f', ' '}) {
-    for (auto row = kArchs.rbegin(); row != kArchs.rend(); ++row) {
-      if ((suffix == 'a' && !row->has_exact) || (suffix == 'f' && row->nvrtc_family == 0)) continue;
-      const Arch arch{row->sm, suffix};
-      if (arch.runs_on(device_sm)) archs.push_back(arch);
-    }
+  for (const Arch& arch : all_archs()) {
+    if (arch.runs_on(device_sm)) archs.push_back(arch);
   }
+  const auto rank = [](const Arch& arch) {
+    return arch.suffix == 'a' ? 0 : arch.suffix == 'f' ? 1 : 2;
+  };
+  std::sort(archs.begin(), archs.end(), [&](const Arch& a, const Arch& b) {
+    return std::pair(rank(a), -a.sm) < std::pair(rank(b), -b.sm);
+  });
   return archs;
 }
 

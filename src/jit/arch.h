@@ -27,6 +27,9 @@ struct Arch {
 // kFormat unless the text is the name of an architecture that the kernels can be compiled for.
 StatusOr<Arch> parse_arch(std::string_view text);
 
+// All that kernels can be compiled for.
+std::vector<Arch> all_archs();
+
 // What a block may use there.
 struct ArchLimits {
   int32_t shared_bytes_per_block = 0;  // with the opt-in attribute

@@ -101,8 +101,13 @@ StatusOr<CubinInfo> read_cubin(std::string_view bytes, std::string_view entry) {
   // 7: CUDA 12 up to sm_90; 8: CUDA 12 from sm_100 on, and CUDA 13.
   info.known_abi = info.abi_version == 7 || info.abi_version == 8;
   if (!info.known_abi) return info;
-  info.sm = static_cast<int32_t>(info.abi_version == 7 ? header->e_flags & 0xff
-                                                       : header->e_flags >> 8 & 0xff);
+  if (info.abi_version == 7) {
+    constexpr uint32_t kExactBit = 0x800;
+    info.sm = static_cast<int32_t>(header->e_flags & 0xff);
+    info.target = Arch{info.sm, (header->e_flags & kExactBit) != 0 ? 'a' : ' '}.to_string();
+  } else {
+    info.sm = static_cast<int32_t>(header->e_flags >> 8 & 0xff);
+  }
 
   if (header->e_shentsize != sizeof(Elf64_Shdr)) return malformed("unknown section headers");
   const auto section = [&](uint64_t index) -> std::optional<Elf64_Shdr> {
