@@ -16,9 +16,9 @@ struct ModelPreset {
   std::string_view name;  ///< "deepseek-v3"
   HeadDims dims;
   int32_t num_heads = 0;  ///< of the whole model; a rank has num_heads / tp
-  int32_t num_layers = 0;
+  int32_t num_layers = 0;  ///< attention layers of these dims; 0: not known
   int32_t kv_lora_rank = 0;
-  int32_t q_lora_rank = 0;  ///< 0: the model has none
+  int32_t q_lora_rank = 0;  ///< 0: the model has none; negative: not known
   /// Factor that the model multiplies (nope + rope)^-0.5 by: YaRN's mscale squared, or 1.
   double scale_factor = 1.0;
   std::string_view source;  ///< where the figures come from

@@ -242,8 +242,8 @@ HWY_NOINLINE void accumulate_output(const float* p, const float* v_panels, size_
 // Online softmax of one row.
 
 // 2^x for x <= 0 or NaN; 0 below 2^-125, where the exponent would leave fp32. Degree 6 in [-1/2,
-// 1/2], relative error below 2^-23; exactly 1 at 0. NaN stays NaN: it fails the comparison and
-// passes through the polynomial.
+// 1/2], relative error below 2^-23; exactly 1 at 0. NaN stays NaN only by the last line: what
+// ConvertTo() makes of it would turn the sum of bits into a large finite number.
 HWY_INLINE VF exp2_nonpositive(VF x) {
   const DF df;
   const DI di;
@@ -258,7 +258,8 @@ HWY_INLINE VF exp2_nonpositive(VF x) {
   y = hn::MulAdd(y, f, hn::Set(df, 1.0f));
   const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, rounded));
   const VF scaled = hn::BitCast(df, hn::Add(hn::BitCast(di, y), exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -125.0f)), scaled);
+  const VF result = hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -125.0f)), scaled);
+  return hn::IfThenElse(hn::IsNaN(x), x, result);
 }
 
 // Lanes of the vector at key `j` whose key lies in [begin, end).

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashprime check: accuracy of the kernels over the case table, against fp64.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "cli/common_options.h"
+#include "cli/session.h"
+#include "cli/text.h"
+#include "flashprime/backend.h"
+#include "tests/cases/suite.h"
+
+namespace flashprime::cli {
+namespace {
+
+struct CheckOptions {
+  CommonOptions common;
+  std::string suite = "quick";
+  std::string filter;
+  std::string kernel;
+};
+
+std::string_view outcome_name(cases::Outcome outcome) {
+  switch (outcome) {
+    case cases::Outcome::kPassed: return "passed";
+    case cases::Outcome::kFailed: return "failed";
+    case cases::Outcome::kSkipped: return "skipped";
+  }
+  return "unknown";
+}
+
+std::string join_lines(const std::vector<std::string>& lines, const std::string& indent) {
+  std::string text;
+  for (const std::string& line : lines) text += indent + line + '\n';
+  return text;
+}
+
+// One case alone, as a command.
+std::string case_repro(const CheckOptions& options, const std::string& name) {
+  std::string text = "flashprime check --suite " + options.suite + " --filter '" + name +
+                     "' --seed " + std::to_string(options.common.seed);
+  if (!options.kernel.empty()) text += " --kernel " + options.kernel;
+  return text;
+}
+
+int run_check(Session& session, const CheckOptions& options) {
+  cases::SuiteOptions suite_options;
+  suite_options.filter = options.filter;
+  suite_options.seed = static_cast<uint64_t>(options.common.seed);
+  suite_options.execution.device = options.common.device;
+  suite_options.execution.kernel = options.kernel;
+  suite_options.execution.num_threads = static_cast<int32_t>(options.common.threads);
+
+  // A device that cannot run the plainest problem cannot run a suite.
+  const Explanation explanation = explain({}, suite_options.execution);
+  if (!explanation.supported) {
+    std::string reasons;
+    for (const KernelVerdict& kernel : explanation.verdicts) {
+      for (const std::string& reason : kernel.reasons) {
+        reasons += (reasons.empty() ? "" : "; ") + kernel.kernel + ": " + reason;
+      }
+    }
+    return session.fail(kExitUnsupported, "unsupported: " + reasons);
+  }
+
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  Clock::time_point last_line = start;
+  const auto progress = [&](const cases::CaseReport& report, int64_t index, int64_t total) {
+    const Clock::time_point now = Clock::now();
+    const bool due = now - last_line > std::chrono::milliseconds(on_terminal ? 100 : 5000);
+    if (due || (on_terminal && index + 1 == total)) {
+      last_line = now;
+      std::fprintf(stderr, on_terminal ? "\r[%lld/%lld] %s\x1b[K" : "[%lld/%lld] %s\n",
+                   static_cast<long long>(index + 1), static_cast<long long>(total),
+                   report.name.c_str());
+    }
+    return !interrupted();
+  };
+  const StatusOr<cases::SuiteReport> ran = cases::run_suite(options.suite, suite_options, progress);
+  if (on_terminal) std::fputs("\r\x1b[K", stderr);
+  if (!ran.ok()) return session.fail(kExitUsage, ran.status().message());
+  const cases::SuiteReport& report = *ran;
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  // A suite in which every case was skipped has shown nothing.
+  const bool passed = report.failed == 0 && report.passed > 0;
+  const int exit_code = passed ? kExitOk : kExitCheckFailed;
+
+  if (session.json) {
+    Json rows = Json::array();
+    for (const cases::CaseReport& one : report.reports) {
+      Json row = {{"name", one.name},
+                  {"outcome", outcome_name(one.outcome)},
+                  {"seconds", one.seconds},
+                  {"rel_rms", one.verdict.metrics.rel_rms},
+                  {"preround_rel_rms", one.verdict.metrics.preround_rel_rms},
+                  {"lse_error", one.verdict.metrics.lse_error}};
+      if (one.outcome == cases::Outcome::kSkipped) row["skip_reason"] = one.skip_reason;
+      if (one.outcome == cases::Outcome::kFailed) {
+        row["violations"] = one.verdict.violations;
+        row["repro"] = case_repro(options, one.name);
+      }
+      rows.push_back(std::move(row));
+    }
+    session.print_json({{"suite", options.suite},
+                        {"seed", options.common.seed},
+                        {"kernel", explanation.kernel},
+                        {"numerics_id", numerics_id()},
+                        {"cases", report.cases},
+                        {"passed", report.passed},
+                        {"failed", report.failed},
+                        {"skipped", report.skipped},
+                        {"interrupted", interrupted()},
+                        {"worst_preround_rel_rms", report.worst_preround_rel_rms},
+                        {"worst_preround_case", report.worst_preround_case},
+                        {"worst_rms_over_ideal", report.worst_rms_over_ideal},
+                        {"worst_rms_case", report.worst_rms_case},
+                        {"worst_lse_over_bound", report.worst_lse_over_bound},
+                        {"worst_lse_case", report.worst_lse_case},
+                        {"covered_elsewhere", report.covered_elsewhere},
+                        {"seconds", seconds},
+                        {"reports", std::move(rows)},
+                        {"result", passed ? "PASS" : "FAIL"}});
+    return exit_code;
+  }
+
+  for (const cases::CaseReport& one : report.reports) {
+    if (one.outcome == cases::Outcome::kSkipped) {
+      session.out += "skipped  " + one.name + ": " + one.skip_reason + '\n';
+    } else if (one.outcome == cases::Outcome::kFailed) {
+      session.out += "FAILED   " + one.name + "  (" + one.why + ")\n" +
+                     join_lines(one.verdict.violations, "    ") +
+                     "    repro: " + case_repro(options, one.name) + '\n';
+    }
+  }
+  if (!report.covered_elsewhere.empty()) {
+    session.out +=
+        "not shown by a call, covered by tests:\n" + join_lines(report.covered_elsewhere, "    ");
+  }
+  session.out += fmt::format("kernel   {}  {}\n", explanation.kernel, explanation.detail);
+  session.out += fmt::format(
+      "{} {}/{}{}  worst: out before rounding {:.2g} ({}), stored out {:.3f} of the best possible "
+      "({}), lse {:.2f} of its bound ({}); {}\n",
+      passed ? "PASS" : "FAIL", report.passed, report.cases - report.skipped,
+      interrupted() ? " (interrupted)" : "", report.worst_preround_rel_rms,
+      report.worst_preround_case, report.worst_rms_over_ideal, report.worst_rms_case,
+      report.worst_lse_over_bound, report.worst_lse_case, duration_text(seconds));
+  session.out += "repro: " + session.repro + '\n';
+  return exit_code;
+}
+
+}  // namespace
+
+void add_check(CLI::App& root, Session& session) {
+  CLI::App* app = root.add_subcommand("check", "Accuracy over the case table, against fp64");
+  auto options = std::make_shared<CheckOptions>();
+  options->common.seed = 1;
+  app->add_flag("--json", session.json, "JSON on stdout");
+  std::vector<std::string> names;
+  for (std::string_view name : cases::suite_names()) names.emplace_back(name);
+  app->add_option("--suite", options->suite, "Which cases (default quick)")
+      ->check(CLI::IsMember(names));
+  app->add_option("--filter", options->filter, "Only cases whose name contains TEXT")
+      ->type_name("TEXT");
+  app->add_option("--kernel", options->kernel, "Kernel to check (default: the selector's choice)");
+  add_integer(*app, "--seed", &options->common.seed, 0, std::numeric_limits<int64_t>::max(),
+              "Seed of the random data (default 1)");
+  add_device_options(*app, options->common);
+  app->callback([&session, options] {
+    session.selected = [&session, options] { return run_check(session, *options); };
+  });
+}
+
+}  // namespace flashprime::cli

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashprime explain: which kernel runs a problem, and every reason why the others do not.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/common_options.h"
+#include "cli/flops.h"
+#include "cli/session.h"
+#include "cli/text.h"
+#include "flashprime/backend.h"
+#include "flashprime/context_plan.h"
+
+namespace flashprime::cli {
+namespace {
+
+struct ExplainOptions {
+  CommonOptions common;
+  std::string mask = "causal";
+  std::string lse = "heads-tokens";
+  std::string out_dtype;
+  bool list = false;
+  bool support_table = false;
+};
+
+std::string kind_name(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? "cuda" : kind == DeviceKind::kCpu ? "cpu" : "auto";
+}
+
+std::string join(const std::vector<std::string>& parts, const std::string& separator) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
+  return text;
+}
+
+int list_registry(Session& session, bool as_markdown) {
+  std::vector<std::vector<std::string>> rows = {
+      {"kernel", "device", "head dims", "dtype", "output", "mask", "seen running on"}};
+  Json kernels = Json::array();
+  for (const KernelInfo& kernel : list_kernels()) {
+    rows.push_back({as_markdown ? '`' + kernel.name + '`' : kernel.name, kind_name(kernel.device),
+                    kernel.head_dims, kernel.dtypes, kernel.out_dtypes, kernel.masks,
+                    kernel.tested_on});
+    kernels.push_back({{"name", kernel.name},
+                       {"device", kind_name(kernel.device)},
+                       {"summary", kernel.summary},
+                       {"head_dims", kernel.head_dims},
+                       {"dtypes", kernel.dtypes},
+                       {"out_dtypes", kernel.out_dtypes},
+                       {"masks", kernel.masks},
+                       {"tested_on", kernel.tested_on}});
+  }
+  if (session.json) {
+    session.print_json({{"kernels", std::move(kernels)}});
+  } else if (as_markdown) {
+    session.out += markdown_table(rows);  // embedded in documents: nothing else with it
+  } else {
+    session.out += align_columns(rows) + "repro: " + session.repro + '\n';
+  }
+  return kExitOk;
+}
+
+StatusOr<Mask> parse_mask(std::string_view text) {
+  if (text == "full") return Mask{MaskKind::kFull, -1, -1};
+  if (text == "causal") return Mask{MaskKind::kCausal, -1, -1};
+  const Status malformed(StatusCode::kFormat,
+                         "--mask: got '" + printable(text) +
+                             "', want full, causal or window:LEFT,RIGHT (a reach may be inf)");
+  if (text.substr(0, 7) != "window:") return malformed;
+  text.remove_prefix(7);
+  const size_t comma = text.find(',');
+  if (comma == std::string_view::npos) return malformed;
+  int64_t reaches[2] = {-1, -1};
+  for (int side = 0; side < 2; ++side) {
+    const std::string_view part = side == 0 ? text.substr(0, comma) : text.substr(comma + 1);
+    if (part == "inf") continue;
+    const StatusOr<int64_t> reach = parse_integer(part, 0, int64_t{1} << 40);
+    if (!reach.ok()) return malformed;
+    reaches[side] = *reach;
+  }
+  return Mask{MaskKind::kWindow, reaches[0], reaches[1]};
+}
+
+StatusOr<PrefillProblem> make_problem(const ExplainOptions& options, const ModelShape& shape) {
+  PrefillProblem problem;
+  problem.dims = shape.dims;
+  problem.num_heads = shape.heads;
+  problem.dtype = options.common.dtype;
+  problem.batch_invariant = options.common.batch_invariant;
+  const StatusOr<Mask> mask = parse_mask(options.mask);
+  if (!mask.ok()) return mask.status();
+  problem.mask = *mask;
+  problem.return_lse = options.lse != "none";
+  if (options.lse == "tokens-heads") {
+    problem.lse_layout = LseLayout::kTokensHeads;
+  } else if (options.lse != "none" && options.lse != "heads-tokens") {
+    return Status(StatusCode::kFormat, "--lse: got '" + printable(options.lse) +
+                                           "', want none, heads-tokens or tokens-heads");
+  }
+  problem.out_dtype = problem.dtype;
+  if (options.out_dtype == "e4m3") {
+    problem.out_dtype = Dtype::kE4m3;
+  } else if (options.out_dtype == "fp64") {
+    problem.out_dtype = Dtype::kFp64;
+  } else if (!options.out_dtype.empty()) {
+    const StatusOr<Dtype> dtype = parse_dtype(options.out_dtype);
+    if (!dtype.ok()) {
+      return Status(StatusCode::kFormat, "--out-dtype: got '" + printable(options.out_dtype) +
+                                             "', want bf16, fp16, fp32, fp64 or e4m3");
+    }
+    problem.out_dtype = *dtype;
+  }
+  return problem;
+}
+
+// What a --batch amounts to, with vLLM's default workspace.
+struct BatchSummary {
+  int64_t requests = 0;
+  int64_t new_tokens = 0;
+  int64_t context_tokens = 0;
+  double pairs = 0.0;
+  double flop = 0.0;
+  size_t context_chunks = 0;
+};
+
+StatusOr<BatchSummary> summarize(const std::vector<BatchRequest>& batch, const ModelShape& shape) {
+  BatchSummary summary;
+  std::vector<int64_t> contexts;
+  for (const BatchRequest& request : batch) {
+    ++summary.requests;
+    summary.new_tokens += request.new_tokens;
+    summary.context_tokens += request.context();
+    summary.pairs += visible_pairs(request.new_tokens, request.context());
+    contexts.push_back(request.context());
+  }
+  summary.flop = attention_flop(summary.pairs, shape.heads, shape.dims);
+  const StatusOr<ContextPlan> plan = plan_context_greedy(contexts, {});
+  if (!plan.ok()) return plan.status();
+  summary.context_chunks = plan->chunks.size();
+  return summary;
+}
+
+std::string mask_text(const ExplainOptions& options) {
+  return options.mask + (options.lse == "none"           ? ", no lse"
+                         : options.lse == "heads-tokens" ? ", lse natural [H,T]"
+                                                         : ", lse natural [T,H]");
+}
+
+int run_explain(Session& session, const ExplainOptions& options) {
+  if (options.list || options.support_table) {
+    return list_registry(session, options.support_table);
+  }
+  const StatusOr<ModelShape> shape = resolve_model(options.common);
+  if (!shape.ok()) return session.fail(kExitUsage, shape.status().message());
+  const StatusOr<PrefillProblem> problem = make_problem(options, *shape);
+  if (!problem.ok()) return session.fail(kExitUsage, problem.status().message());
+  BatchSummary batch;
+  if (!options.common.batch.empty()) {
+    const StatusOr<BatchSummary> summary = summarize(options.common.batch, *shape);
+    if (!summary.ok()) return session.fail(summary.status());
+    batch = *summary;
+  }
+
+  ExecutionOptions execution;
+  execution.device = options.common.device;
+  execution.num_threads = static_cast<int32_t>(options.common.threads);
+  const Explanation explanation = explain(*problem, execution);
+  std::string would_work;  // an option that helps
+  if (!explanation.supported && execution.device.kind == DeviceKind::kCuda) {
+    ExecutionOptions on_cpu = execution;
+    on_cpu.device = {DeviceKind::kCpu, 0};
+    const Explanation other = explain(*problem, on_cpu);
+    if (other.supported) would_work = "--device cpu (" + other.kernel + ')';
+  }
+  const int exit_code = explanation.supported ? kExitOk : kExitUnsupported;
+  const CpuInfo cpu = cpu_info();
+
+  if (session.json) {
+    Json verdicts = Json::array();
+    for (const KernelVerdict& verdict : explanation.verdicts) {
+      verdicts.push_back({{"kernel", verdict.kernel},
+                          {"supported", verdict.supported},
+                          {"reasons", verdict.reasons}});
+    }
+    Json result = {{"supported", explanation.supported},
+                   {"kernel", nullptr},
+                   {"detail", explanation.detail},
+                   {"device", device_name(options.common.device)},
+                   {"model", shape->name},
+                   {"qk_nope_head_dim", shape->dims.nope},
+                   {"qk_rope_head_dim", shape->dims.rope},
+                   {"v_head_dim", shape->dims.v},
+                   {"heads", shape->heads},
+                   {"dtype", dtype_name(problem->dtype)},
+                   {"out_dtype", dtype_name(problem->out_dtype)},
+                   {"mask", options.mask},
+                   {"lse", options.lse},
+                   {"softmax_scale", shape->softmax_scale},
+                   {"verdicts", std::move(verdicts)}};
+    if (explanation.supported) result["kernel"] = explanation.kernel;
+    if (batch.requests > 0) {
+      result["batch"] = {{"requests", batch.requests},
+                         {"new_tokens", batch.new_tokens},
+                         {"context_tokens", batch.context_tokens},
+                         {"context_chunks", batch.context_chunks},
+                         {"flop", batch.flop}};
+    }
+    if (!would_work.empty()) result["would_work"] = would_work;
+    result["exit_code"] = exit_code;
+    session.print_json(std::move(result));
+    return exit_code;
+  }
+
+  std::vector<std::vector<std::string>> rows = {
+      {"device", device_name(options.common.device), cpu.brand},
+      {"config", shape->name,
+       fmt::format("nope {}  rope {}  v {}  heads {}  {} -> {}  {}  scale {:.6g}", shape->dims.nope,
+                   shape->dims.rope, shape->dims.v, shape->heads, dtype_name(problem->dtype),
+                   dtype_name(problem->out_dtype), mask_text(options), shape->softmax_scale)}};
+  if (batch.requests > 0) {
+    rows.push_back(
+        {"batch", printable(options.common.batch_text),
+         fmt::format("{} requests, {} new tokens on {} of context in {} chunks, {}FLOP a layer",
+                     with_commas(batch.requests), with_commas(batch.new_tokens),
+                     with_commas(batch.context_tokens), batch.context_chunks,
+                     with_prefix(batch.flop))});
+  }
+  if (explanation.supported) {
+    rows.push_back({"kernel", explanation.kernel, explanation.detail});
+    for (const KernelVerdict& verdict : explanation.verdicts) {
+      if (verdict.kernel == explanation.kernel) continue;
+      rows.push_back({"not used", verdict.kernel,
+                      verdict.supported ? "lower priority" : join(verdict.reasons, "; ")});
+    }
+    session.out += align_columns(rows);
+  } else {
+    session.out += align_columns(rows);
+    session.out += "unsupported (exit 4)\n";
+    std::vector<std::vector<std::string>> reasons;
+    for (const KernelVerdict& verdict : explanation.verdicts) {
+      for (size_t i = 0; i < verdict.reasons.size(); ++i) {
+        reasons.push_back({i == 0 ? "  " + verdict.kernel : "", verdict.reasons[i]});
+      }
+    }
+    if (!would_work.empty()) reasons.push_back({"  would work", would_work});
+    session.out += align_columns(reasons);
+  }
+  session.out += "repro: " + session.repro + '\n';
+  return exit_code;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& root, Session& session) {
+  CLI::App* app =
+      root.add_subcommand("explain", "Which kernel runs a problem, and why not the others");
+  auto options = std::make_shared<ExplainOptions>();
+  app->add_flag("--json", session.json, "JSON on stdout");
+  add_model_options(*app, options->common);
+  add_dtype_option(*app, options->common);
+  add_device_options(*app, options->common);
+  add_batch_option(*app, options->common);
+  app->add_flag("--batch-invariant", options->common.batch_invariant,
+                "Forbid splitting keys, so that a row's bits don't depend on its batch");
+  app->add_option("--mask", options->mask, "full, causal (default) or window:LEFT,RIGHT");
+  app->add_option("--lse", options->lse, "none, heads-tokens (default) or tokens-heads");
+  app->add_option("--out-dtype", options->out_dtype, "Output (default: as --dtype)")
+      ->type_name("bf16|fp16|fp32|fp64|e4m3");
+  app->add_flag("--list", options->list, "The kernel registry");
+  app->add_flag("--support-table", options->support_table, "The kernel registry as Markdown");
+  app->callback([&session, options] {
+    session.selected = [&session, options] { return run_explain(session, *options); };
+  });
+}
+
+}  // namespace flashprime::cli

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashprime info: what this build is and what it finds on this machine.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+
+#include "cli/session.h"
+#include "cli/text.h"
+#include "flashprime/backend.h"
+#include "flashprime/version.h"
+
+namespace flashprime::cli {
+namespace {
+
+constexpr std::string_view kPrefix = "FLASHPRIME_";
+
+// Every variable of FlashPrime. This build acts on those that are marked so.
+struct Variable {
+  std::string_view name;
+  bool used;
+  std::string_view meaning;
+};
+constexpr std::array<Variable, 13> kVariables = {{
+    {"CACHE_DIR", false, "kernel cache: a directory, off, or ro:<dir>"},
+    {"CACHE_SHARED", false, "second, read-only kernel cache"},
+    {"CACHE_MAX_MB", false, "size limit of the kernel cache"},
+    {"BUNDLE", false, "bundle of compiled kernels"},
+    {"BUNDLE_SHA256", false, "hash that the bundle must have"},
+    {"FREEZE", false, "when a kernel would be compiled: allow, warn or error"},
+    {"THREADS", true, "CPU threads of a call, 1 to 1024"},
+    {"LOCK_WAIT_S", false, "how long to wait for another process that compiles"},
+    {"DUMP_DIR", false, "where sources and binaries of kernels are written"},
+    {"LOG", false, "level[:file]"},
+    {"NVRTC_PATH", false, "the NVRTC library"},
+    {"KERNEL_DIR", false, "kernel sources instead of the embedded ones"},
+    {"VLLM_OVERRIDE", false, "replaces vLLM's backend choice"},
+}};
+
+struct SetVariable {
+  std::string name;
+  std::string value;
+  std::string remark;
+};
+
+std::vector<SetVariable> set_variables() {
+  std::vector<SetVariable> found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (text.substr(0, kPrefix.size()) != kPrefix) continue;
+    const size_t equals = text.find('=');
+    const std::string_view name = text.substr(kPrefix.size(), equals - kPrefix.size());
+    const auto* known = std::find_if(kVariables.begin(), kVariables.end(),
+                                     [&](const Variable& v) { return v.name == name; });
+    std::string remark = known == kVariables.end() ? "no variable of FlashPrime"
+                         : known->used             ? "in force"
+                                                   : "not used by this build";
+    found.push_back({printable(text.substr(0, equals)),
+                     printable(text.substr(std::min(equals + 1, text.size())), 200),
+                     std::move(remark)});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const SetVariable& a, const SetVariable& b) { return a.name < b.name; });
+  return found;
+}
+
+int run_info(Session& session) {
+  const CpuInfo cpu = cpu_info();
+  const auto& kernels = list_kernels();
+  const bool has_cuda = std::any_of(kernels.begin(), kernels.end(), [](const KernelInfo& kernel) {
+    return kernel.device == DeviceKind::kCuda;
+  });
+  const std::string no_cuda = "none: this build has no CUDA kernels";
+  const std::vector<SetVariable> variables = set_variables();
+
+  if (session.json) {
+    Json environment = Json::array();
+    for (const SetVariable& variable : variables) {
+      environment.push_back(
+          {{"name", variable.name}, {"value", variable.value}, {"remark", variable.remark}});
+    }
+    Json names = Json::array();
+    for (const KernelInfo& kernel : kernels) names.push_back(kernel.name);
+    session.print_json(
+        {{"version", version()},
+         {"build", build_description()},
+         {"numerics_id", numerics_id()},
+         {"cpu",
+          {{"brand", cpu.brand}, {"isa_target", cpu.isa_target}, {"threads", cpu.num_threads}}},
+         {"cuda_kernels", has_cuda},
+         {"kernels", std::move(names)},
+         {"environment", std::move(environment)}});
+    return kExitOk;
+  }
+  std::string names;
+  for (const KernelInfo& kernel : kernels) names += (names.empty() ? "" : ", ") + kernel.name;
+  std::vector<std::vector<std::string>> rows = {
+      {"version", "FlashPrime " + std::string(version())},
+      {"build", std::string(build_description())},
+      {"numerics id", numerics_id()},
+      {"cpu", cpu.brand},
+      {"", "SIMD target " + (cpu.isa_target.empty() ? "none" : cpu.isa_target) + ", " +
+               std::to_string(cpu.num_threads) + " threads"},
+      {"cuda", has_cuda ? "kernels built in" : no_cuda},
+      {"kernels", names},
+  };
+  if (variables.empty()) rows.push_back({"environment", "no FLASHPRIME_ variable is set"});
+  for (const SetVariable& variable : variables) {
+    rows.push_back(
+        {"environment", variable.name + '=' + variable.value + "  (" + variable.remark + ')'});
+  }
+  session.out += align_columns(rows);
+  session.out += "repro: " + session.repro + '\n';
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_info(CLI::App& root, Session& session) {
+  CLI::App* app = root.add_subcommand("info", "Versions, processor, kernels, environment");
+  app->add_flag("--json", session.json, "JSON on stdout");
+  std::string footer = "Environment variables (with the prefix FLASHPRIME_):\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const Variable& variable : kVariables) {
+    rows.push_back({"  " + std::string(variable.name),
+                    std::string(variable.meaning) + (variable.used ? "" : " (not yet used)")});
+  }
+  app->footer(footer + align_columns(rows));
+  app->callback([&session] { session.selected = [&session] { return run_info(session); }; });
+}
+
+}  // namespace flashprime::cli

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashprime replay: runs the prefill attention of a real trace, batched as an engine batches it.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "cli/common_options.h"
+#include "cli/replay_run.h"
+#include "cli/session.h"
+#include "cli/text.h"
+#include "flashprime/backend.h"
+
+namespace flashprime::cli {
+namespace {
+
+double percentile(const std::vector<double>& sorted, double p) {
+  if (sorted.empty()) return 0.0;
+  const auto rank = static_cast<size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
+}
+
+int64_t peak_memory_bytes() {
+  struct rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+// Longest request in tokens, the answer included.
+int64_t longest_request(const Trace& trace) {
+  int64_t longest = 1;
+  for (const TraceRequest& request : trace.requests) {
+    longest = std::max(longest, int64_t{request.prompt_tokens} + request.generated_tokens);
+  }
+  return longest;
+}
+
+StatusOr<int64_t> choose_workspace_rows(const ReplayOptions& options, const Trace& trace) {
+  const int64_t longest = longest_request(trace);
+  if (options.max_model_len > 0 && longest > options.max_model_len) {
+    return Status(StatusCode::kFormat,
+                  fmt::format("--max-model-len: got {}, want at least {}: the trace has a request "
+                              "of that many tokens",
+                              options.max_model_len, longest));
+  }
+  if (options.workspace_rows > 0) return options.workspace_rows;
+  ContextWorkspaceOptions rule;
+  rule.max_model_len = options.max_model_len > 0 ? options.max_model_len : longest;
+  rule.max_num_seqs = options.max_seqs;
+  return context_workspace_rows(rule);
+}
+
+struct Report {
+  const ReplayOptions& options;
+  const ModelShape& model;
+  const Trace& trace;
+  const Replay& replay;
+  const Explanation& explanation;
+  int64_t workspace_rows;
+  int32_t threads;
+  bool passed;
+};
+
+std::string verdict(const Report& report) {
+  if (report.options.verify == 0) return "NOT VERIFIED";
+  if (report.replay.verification().rows == 0) return "NOTHING VERIFIED";
+  return report.passed ? "PASS" : "FAIL";
+}
+
+Json report_json(const Report& report) {
+  const ReplayTotals& totals = report.replay.totals();
+  const VerifyResult& verified = report.replay.verification();
+  const VerifyLimits& limits = report.replay.limits();
+  std::vector<double> sorted = totals.step_seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const auto rate = [&](double amount) -> Json {
+    if (totals.attention_seconds <= 0.0) return nullptr;
+    return amount / totals.attention_seconds;
+  };
+  return {
+      {"device", device_name(report.options.common.device)},
+      {"cpu", cpu_info().brand},
+      {"kernel", report.explanation.kernel},
+      {"kernel_detail", report.explanation.detail},
+      {"numerics_id", numerics_id()},
+      {"threads", report.threads},
+      {"model", report.model.name},
+      {"dims", dims_text(report.model.dims)},
+      {"heads", report.model.heads},
+      {"tp", report.model.tp},
+      {"dtype", dtype_name(report.options.common.dtype)},
+      {"layers", report.options.layers},
+      {"trace", report.options.trace},
+      {"trace_requests", report.trace.requests.size()},
+      {"trace_prompt_tokens", report.trace.prompt_tokens},
+      {"clock", report.options.arrival_clock ? "arrival" : "back-to-back"},
+      {"planner", report.options.equal_planner ? "equal" : "greedy"},
+      {"budget", report.options.budget},
+      {"max_seqs", report.options.max_seqs},
+      {"workspace_rows", report.workspace_rows},
+      {"seed", report.options.common.seed},
+      {"complete", totals.stopped.empty()},
+      {"stopped", totals.stopped},
+      {"steps", totals.steps},
+      {"decode_only_iterations", report.replay.scheduler().skipped_iterations()},
+      {"prompts_finished", report.replay.scheduler().finished_prompts()},
+      {"new_tokens", totals.new_tokens},
+      {"decode_tokens", totals.decode_tokens},
+      {"context_tokens", totals.context_tokens},
+      {"context_chunks", totals.context_chunks},
+      {"attention_flop", totals.flop},
+      {"attention_seconds", totals.attention_seconds},
+      {"flop_per_second", rate(totals.flop)},
+      {"tokens_per_second", rate(static_cast<double>(totals.new_tokens))},
+      {"step_seconds",
+       {{"p50", percentile(sorted, 0.5)},
+        {"p90", percentile(sorted, 0.9)},
+        {"p99", percentile(sorted, 0.99)},
+        {"max", percentile(sorted, 1.0)}}},
+      {"generation_seconds", totals.generation_seconds},
+      {"verify_seconds", totals.verify_seconds},
+      {"wall_seconds", totals.wall_seconds},
+      {"peak_memory_bytes", peak_memory_bytes()},
+      {"verify",
+       {{"rows", verified.rows},
+        {"failed_rows", verified.failed_rows},
+        {"relative_rms", verified.relative_rms()},
+        {"relative_rms_limit", limits.relative_rms},
+        {"worst_element_over_limit", verified.worst_element},
+        {"worst_absolute", verified.worst_absolute},
+        {"worst_lse", verified.worst_lse},
+        {"lse_limit", limits.lse},
+        {"first_failure", verified.first_failure}}},
+      {"result", verdict(report)},
+  };
+}
+
+std::string report_table(const Report& report) {
+  const ReplayOptions& options = report.options;
+  const ReplayTotals& totals = report.replay.totals();
+  const VerifyResult& verified = report.replay.verification();
+  const VerifyLimits& limits = report.replay.limits();
+  std::vector<double> sorted = totals.step_seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const double seconds = totals.attention_seconds;
+  const auto count = [](size_t n) { return with_commas(static_cast<int64_t>(n)); };
+
+  std::vector<std::vector<std::string>> rows;
+  rows.push_back({"device", fmt::format("{}, {} threads", cpu_info().brand, report.threads)});
+  rows.push_back({"kernel", report.explanation.kernel + "  " + report.explanation.detail});
+  rows.push_back(
+      {"model",
+       fmt::format("{}  {}  {} heads (tp {})  {}  {} of {} layers", report.model.name,
+                   dims_text(report.model.dims), report.model.heads, report.model.tp,
+                   dtype_name(options.common.dtype), options.layers,
+                   report.model.num_layers > 0 ? std::to_string(report.model.num_layers) : "?")});
+  rows.push_back(
+      {"trace",
+       fmt::format("{}  {} requests, {} prompt tokens", printable(options.trace, 200),
+                   count(report.trace.requests.size()), with_commas(report.trace.prompt_tokens))});
+  rows.push_back(
+      {"batching",
+       fmt::format("{} clock, {} tokens and {} requests a step, {} chunks of {} rows",
+                   options.arrival_clock ? "arrival" : "back-to-back", with_commas(options.budget),
+                   options.max_seqs, options.equal_planner ? "equal" : "greedy",
+                   with_commas(report.workspace_rows))});
+  rows.push_back(
+      {"steps", fmt::format("{}{}", with_commas(totals.steps),
+                            totals.stopped.empty() ? "" : "  (" + totals.stopped + ")")});
+  rows.push_back({"prompts", fmt::format("{} of {} computed",
+                                         with_commas(report.replay.scheduler().finished_prompts()),
+                                         count(report.trace.requests.size()))});
+  rows.push_back({"new tokens", with_commas(totals.new_tokens)});
+  rows.push_back({"context", fmt::format("{} tokens attended again in {} chunks",
+                                         with_commas(totals.context_tokens),
+                                         with_commas(totals.context_chunks))});
+  if (totals.steps > 0) {
+    rows.push_back({"attention", fmt::format("{}FLOP over visible pairs in {}: {}FLOP/s",
+                                             with_prefix(totals.flop), duration_text(seconds),
+                                             with_prefix(totals.flop / seconds))});
+    rows.push_back(
+        {"throughput",
+         fmt::format("{} tokens/s",
+                     with_commas(std::llround(static_cast<double>(totals.new_tokens) / seconds)))});
+    rows.push_back({"step", fmt::format("p50 {}  p90 {}  p99 {}  max {}",
+                                        duration_text(percentile(sorted, 0.5)),
+                                        duration_text(percentile(sorted, 0.9)),
+                                        duration_text(percentile(sorted, 0.99)),
+                                        duration_text(percentile(sorted, 1.0)))});
+  }
+  rows.push_back({"not counted", fmt::format("{} making data, {} in the oracle; {} in all",
+                                             duration_text(totals.generation_seconds),
+                                             duration_text(totals.verify_seconds),
+                                             duration_text(totals.wall_seconds))});
+  rows.push_back({"memory", with_prefix(static_cast<double>(peak_memory_bytes())) + "B at most"});
+  if (verified.rows > 0) {
+    rows.push_back({"verified", fmt::format("{} rows against fp64", with_commas(verified.rows))});
+    rows.push_back({"  out", fmt::format("rel RMS {:.3g} (limit {:.3g})  worst element {:.2f} of "
+                                         "its limit",
+                                         verified.relative_rms(), limits.relative_rms,
+                                         verified.worst_element)});
+    rows.push_back(
+        {"  lse", fmt::format("worst {:.3g} (limit {:.3g})", verified.worst_lse, limits.lse)});
+  }
+  if (!verified.first_failure.empty()) {
+    rows.push_back(
+        {"  failed", fmt::format("{} rows, the first: {}", with_commas(verified.failed_rows),
+                                 verified.first_failure)});
+  }
+  return align_columns(rows) + verdict(report) + '\n';
+}
+
+int run_replay(Session& session, const ReplayOptions& options) {
+  const StatusOr<ModelShape> model = resolve_model(options.common);
+  if (!model.ok()) return session.fail(kExitUsage, model.status().message());
+  if (options.budget < options.max_seqs) {
+    // Each running request takes at least one token of every step.
+    return session.fail(kExitUsage, fmt::format("--budget: got {}, want at least --max-seqs ({})",
+                                                options.budget, options.max_seqs));
+  }
+  const StatusOr<Trace> trace = read_azure_trace(options.trace);
+  if (!trace.ok()) return session.fail(kExitBadInput, trace.status().message());
+  const StatusOr<int64_t> workspace_rows = choose_workspace_rows(options, *trace);
+  if (!workspace_rows.ok()) return session.fail(kExitUsage, workspace_rows.status().message());
+
+  const int32_t threads = options.common.threads > 0 ? static_cast<int32_t>(options.common.threads)
+                                                     : cpu_info().num_threads;
+  Replay replay(options, *model, *trace, *workspace_rows, threads);
+  const Explanation explanation = explain(replay.problem(), replay.execution());
+  if (!explanation.supported) {
+    std::string reasons;
+    for (const KernelVerdict& kernel : explanation.verdicts) {
+      for (const std::string& reason : kernel.reasons) {
+        reasons += (reasons.empty() ? "" : "; ") + kernel.kernel + ": " + reason;
+      }
+    }
+    return session.fail(kExitUnsupported, "unsupported: " + reasons);
+  }
+  const Status status = replay.run();
+  if (!status.ok()) {
+    // kPlan comes from workspace sizes that the user chose.
+    return status.code() == StatusCode::kPlan ? session.fail(kExitUsage, status.message())
+                                              : session.fail(status);
+  }
+  const Report report = {
+      options,     *model,          *trace,  replay,
+      explanation, *workspace_rows, threads, replay.verification().passed(replay.limits())};
+  if (session.json) {
+    session.print_json(report_json(report));
+  } else {
+    session.out += report_table(report);
+    session.out += "repro: " + session.repro + '\n';
+  }
+  return report.passed ? kExitOk : kExitCheckFailed;
+}
+
+}  // namespace
+
+void add_replay(CLI::App& root, Session& session) {
+  CLI::App* app = root.add_subcommand(
+      "replay", "Run a real trace's prefill attention, batched as an engine batches it");
+  auto options = std::make_shared<ReplayOptions>();
+  app->add_flag("--json", session.json, "JSON on stdout");
+  app->add_option("--trace", options->trace,
+                  "Azure LLM inference trace 2023, CSV: TIMESTAMP,ContextTokens,GeneratedTokens")
+      ->required()
+      ->type_name("FILE");
+  add_model_options(*app, options->common);
+  add_dtype_option(*app, options->common);
+  add_device_options(*app, options->common);
+  add_seed_option(*app, options->common);
+  app->add_flag("--batch-invariant", options->common.batch_invariant, "Forbid splitting keys");
+  add_integer(*app, "--layers", &options->layers, 1, 1000,
+              "Attention layers to run, each with data of its own (default 1)");
+  add_integer(*app, "--verify", &options->verify, 0, 100000,
+              "Output rows a step and layer to check against fp64 (default 4)");
+  add_integer(*app, "--budget", &options->budget, 1, 1 << 20, "Tokens a step (default 8192)");
+  add_integer(*app, "--max-seqs", &options->max_seqs, 1, 1 << 20,
+              "Requests that run at once (default 256)");
+  add_integer(*app, "--steps", &options->steps, 1, std::numeric_limits<int64_t>::max(),
+              "Stop after that many steps");
+  add_decimal(*app, "--time-limit", &options->time_limit, 0.001, 1e9,
+              "Stop after that many seconds")
+      ->type_name("S");
+  add_integer(*app, "--workspace-rows", &options->workspace_rows, 1, 1 << 24,
+              "Context rows a chunk may take (default: vLLM's rule)");
+  add_integer(*app, "--max-model-len", &options->max_model_len, 1, 1 << 30,
+              "Tokens of the longest request, for the workspace rule (default: of the trace)");
+  app->add_option_function<std::string>(
+         "--clock",
+         [options](const std::string& text) { options->arrival_clock = text == "arrival"; },
+         "back-to-back (default): every request is there from the start; arrival: the sum of the "
+         "measured step times must have reached its arrival")
+      ->check(CLI::IsMember({"back-to-back", "arrival"}));
+  app->add_option_function<std::string>(
+         "--planner",
+         [options](const std::string& text) { options->equal_planner = text == "equal"; },
+         "How context is cut into chunks: greedy (default) or equal")
+      ->check(CLI::IsMember({"greedy", "equal"}));
+  app->callback([&session, options] {
+    session.selected = [&session, options] { return run_replay(session, *options); };
+  });
+}
+
+}  // namespace flashprime::cli

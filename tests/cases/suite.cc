@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cases/suite.h"
+
+#include <chrono>
+#include <utility>
+
+#include "flashprime/backend.h"
+#include "tests/cases/case.h"
+#include "tests/cases/known_bugs.h"
+
+namespace flashprime::cases {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Why the kernel under test does not take the case; empty if it does.
+std::string refusal(const Case& c, const ExecutionOptions& execution) {
+  const Explanation explanation = explain(c.problem(), execution);
+  if (explanation.supported) return {};
+  std::string reasons;
+  for (const KernelVerdict& verdict : explanation.verdicts) {
+    if (!execution.kernel.empty() && verdict.kernel != execution.kernel) continue;
+    for (const std::string& reason : verdict.reasons) {
+      if (!reasons.empty()) reasons += "; ";
+      reasons += verdict.kernel + ": " + reason;
+    }
+  }
+  return reasons.empty() ? "no kernel takes it" : reasons;
+}
+
+CaseReport run_case(const Case& c, const SuiteOptions& options) {
+  CaseReport report;
+  report.name = c.name;
+  report.why = c.why;
+  const Clock::time_point start = Clock::now();
+  if (std::string reasons = refusal(c, options.execution); !reasons.empty()) {
+    report.outcome = Outcome::kSkipped;
+    report.skip_reason = std::move(reasons);
+    return report;
+  }
+  CheckOptions check;
+  check.seed = options.seed;
+  auto checker = CaseChecker::make(c, check);
+  if (checker.ok()) {
+    report.verdict = (*checker)->check(library_prefill(options.execution));
+  } else {
+    report.verdict.violations.push_back(checker.status().to_string());
+  }
+  report.outcome = report.verdict.passed() ? Outcome::kPassed : Outcome::kFailed;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+CaseReport run_scenario(const Scenario& scenario, const SuiteOptions& options) {
+  CaseReport report;
+  report.name = scenario.name;
+  report.why = scenario.why;
+  const Clock::time_point start = Clock::now();
+  report.verdict.violations = scenario.run(options.execution, options.seed);
+  report.outcome = report.verdict.passed() ? Outcome::kPassed : Outcome::kFailed;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+void keep_worst(double value, const std::string& name, double& worst, std::string& worst_case) {
+  if (value > worst || worst_case.empty()) {
+    worst = value;
+    worst_case = name;
+  }
+}
+
+void add(CaseReport report, SuiteReport& suite) {
+  ++suite.cases;
+  switch (report.outcome) {
+    case Outcome::kPassed: ++suite.passed; break;
+    case Outcome::kFailed: ++suite.failed; break;
+    case Outcome::kSkipped: ++suite.skipped; break;
+  }
+  const Metrics& metrics = report.verdict.metrics;
+  if (metrics.rows_checked > 0) {
+    keep_worst(metrics.preround_rel_rms, report.name, suite.worst_preround_rel_rms,
+               suite.worst_preround_case);
+    if (metrics.ideal_rel_rms > 0) {
+      keep_worst(metrics.rel_rms / metrics.ideal_rel_rms, report.name, suite.worst_rms_over_ideal,
+                 suite.worst_rms_case);
+    }
+    keep_worst(metrics.lse_error_over_bound, report.name, suite.worst_lse_over_bound,
+               suite.worst_lse_case);
+  }
+  suite.reports.push_back(std::move(report));
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& suite_names() {
+  static const std::vector<std::string_view> names = {"quick", "full", "known-bugs"};
+  return names;
+}
+
+StatusOr<SuiteReport> run_suite(std::string_view suite, const SuiteOptions& options,
+                                const Progress& progress) {
+  uint32_t wanted = 0;
+  if (suite == "quick") wanted = kQuick;
+  if (suite == "full") wanted = kFull;
+  if (suite == "known-bugs") wanted = kKnownBugs;
+  if (wanted == 0) {
+    return Status(StatusCode::kUnsupported,
+                  "suite: got '" + std::string(suite) + "', wanted quick, full or known-bugs");
+  }
+  if (!options.execution.kernel.empty()) {
+    bool known = false;
+    for (const KernelInfo& info : list_kernels()) known |= info.name == options.execution.kernel;
+    if (!known) {
+      return Status(StatusCode::kUnsupported, "kernel: got '" + options.execution.kernel +
+                                                  "', which this library does not have");
+    }
+  }
+  const auto selected = [&](const std::string& name) {
+    return name.find(options.filter) != std::string::npos;
+  };
+  std::vector<const Case*> cases;
+  for (const Case& c : case_table()) {
+    if ((c.suites & wanted) != 0 && selected(c.name)) cases.push_back(&c);
+  }
+  std::vector<const Scenario*> scenarios;
+  SuiteReport report;
+  if (wanted == kKnownBugs) {
+    for (const Scenario& scenario : known_bug_scenarios()) {
+      if (selected(scenario.name)) scenarios.push_back(&scenario);
+    }
+    report.covered_elsewhere = known_bugs_covered_elsewhere();
+  }
+  const auto total = static_cast<int64_t>(cases.size() + scenarios.size());
+  if (total == 0) {
+    return Status(StatusCode::kUnsupported, "filter: no case of suite " + std::string(suite) +
+                                                " has '" + std::string(options.filter) +
+                                                "' in its name");
+  }
+  for (int64_t i = 0; i < total; ++i) {
+    const auto index = static_cast<size_t>(i);
+    add(index < cases.size() ? run_case(*cases[index], options)
+                             : run_scenario(*scenarios[index - cases.size()], options),
+        report);
+    if (progress && !progress(report.reports.back(), i, total)) break;
+  }
+  return report;
+}
+
+}  // namespace flashprime::cases
