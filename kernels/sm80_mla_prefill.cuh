@@ -3,8 +3,8 @@
 // architecture from sm_80 on. All dims that are multiples of 16 with nope + rope, v <= 256.
 //
 //   block     num_warps warps; a warp owns row_blocks * 16 query rows from start to end
-//   grid      (total_q / block_q + batch) * num_heads, one block per query tile and head, the last
-//             tiles of a sequence first; see tile_of_slot()
+//   grid      x: (total_q / block_q + batch) * num_heads, one block per query tile and head, the
+//             last tiles of a sequence first, see tile_of_slot(); y: num_splits
 //   step      one block of block_kv keys, from the last that some row sees to the first:
 //               wait for K, V of this step, __syncthreads, start the copies of the next step
 //               S = Q K^T, mask, online softmax, O = alpha O + P V
@@ -15,6 +15,7 @@
 
 #include "kernels/attention/tile_of_block.cuh"
 #include "kernels/ptx/cp_async.cuh"
+#include "kernels/ptx/cvt_e4m3.cuh"
 #include "kernels/ptx/ldmatrix.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mma_sync.cuh"
@@ -118,11 +119,11 @@ struct Sm80MlaPrefill {
     const int64_t slot = slots - 1 - blockIdx.x / static_cast<uint32_t>(params.num_heads);
     const QueryTile tile = tile_of_slot(params.cu_seqlens_q, params.batch, slot, kBlockQ);
 
-    const int64_t q_first = params.cu_seqlens_q[tile.sequence];
-    const int64_t k_first = params.cu_seqlens_k[tile.sequence];
-    const int64_t q_len = params.cu_seqlens_q[tile.sequence + 1] - q_first;
-    const int64_t k_len = params.cu_seqlens_k[tile.sequence + 1] - k_first;
-    if (tile.q_begin >= q_len) return;
+    const auto [q_first, q_len] =
+        rows_of_sequence(params.cu_seqlens_q, tile.sequence, params.total_q);
+    const auto [k_first, k_len] =
+        rows_of_sequence(params.cu_seqlens_k, tile.sequence, params.total_k);
+    if (tile.q_begin < 0 || tile.q_begin >= q_len) return;
     const int q_rows =
         static_cast<int>(q_len - tile.q_begin < kBlockQ ? q_len - tile.q_begin : kBlockQ);
 
@@ -142,8 +143,16 @@ struct Sm80MlaPrefill {
     int64_t keys_end = moving_end ? first_end + q_rows - 1 : k_len;
     if (keys_end > k_len) keys_end = k_len;
     const int64_t keys_begin = first_begin > 0 ? first_begin : 0;
-    const int64_t block_begin = keys_begin / kBlockKv;
-    const int64_t block_end = keys_end > keys_begin ? (keys_end + kBlockKv - 1) / kBlockKv : block_begin;
+    int64_t block_begin = keys_begin / kBlockKv;
+    int64_t block_end =
+        keys_end > keys_begin ? (keys_end + kBlockKv - 1) / kBlockKv : block_begin;
+    if (params.num_splits > 1) {
+      // Every split takes its share of this tile's blocks, possibly none.
+      const int64_t share = (block_end - block_begin + params.num_splits - 1) / params.num_splits;
+      const int64_t split_begin = block_begin + static_cast<int64_t>(blockIdx.y) * share;
+      block_begin = split_begin < block_end ? split_begin : block_end;
+      block_end = block_begin + share < block_end ? block_begin + share : block_end;
+    }
 
     float o[kRowBlocks][kDimV / 8][4];
     float row_max[kRowBlocks][2];
@@ -349,12 +358,28 @@ struct Sm80MlaPrefill {
           lane);
   }
 
+  // Two neighbouring elements of a row of out.
+  static __device__ __forceinline__ void store_pair(char* row, int column, float low, float high,
+                                                    float quant) {
+    if constexpr (traits.out_dtype == Dtype::kFp32) {
+      *reinterpret_cast<float2*>(row + 4 * column) = make_float2(low, high);
+    } else if constexpr (traits.out_dtype == Dtype::kE4m3) {
+      *reinterpret_cast<unsigned short*>(row + column) = static_cast<unsigned short>(
+          ptx::cvt_rn_satfinite_e4m3x2_f32(low * quant, high * quant));
+    } else {
+      *reinterpret_cast<uint32_t*>(row + 2 * column) = pack(low, high);
+    }
+  }
+
   static __device__ __forceinline__ void store(const PrefillParams& params,
                                                const float (&o)[kRowBlocks][kDimV / 8][4],
                                                const float (&row_max)[kRowBlocks][2],
                                                const float (&row_sum)[kRowBlocks][2],
                                                int64_t first_token, int warp_row, int q_rows,
                                                int head, int lane) {
+    constexpr int64_t kOutBytes = dtype_bytes(traits.out_dtype);
+    float quant = 1.0f;
+    if constexpr (traits.out_dtype == Dtype::kE4m3) quant = 1.0f / *params.output_scale;
 #pragma unroll
     for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
@@ -367,18 +392,20 @@ struct Sm80MlaPrefill {
         const int64_t token = first_token + row;
         const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
         char* out = static_cast<char*>(params.out.data) +
-                    2 * (token * params.out.stride_token + head * params.out.stride_head);
+                    kOutBytes * (token * params.out.stride_token + head * params.out.stride_head +
+                                 blockIdx.y * params.out_stride_split);
 #pragma unroll
         for (int n = 0; n < kDimV / 8; ++n) {
-          *reinterpret_cast<uint32_t*>(out + 2 * (n * 8 + (lane & 3) * 2)) =
-              pack(o[r][n][h * 2] * inverse, o[r][n][h * 2 + 1] * inverse);
+          store_pair(out, n * 8 + (lane & 3) * 2, o[r][n][h * 2] * inverse,
+                     o[r][n][h * 2 + 1] * inverse, quant);
         }
         if (traits.return_lse && (lane & 3) == 0) {
           const float lse = sum == 0.0f ? -kInfinity
                                         : row_max[r][h] * params.softmax_scale +
                                               ptx::lg2_approx_ftz(sum) * 0.69314718055994530942f;
           static_cast<float*>(params.lse.data)[token * params.lse.stride_token +
-                                               head * params.lse.stride_head] = lse;
+                                               head * params.lse.stride_head +
+                                               blockIdx.y * params.lse_stride_split] = lse;
         }
       }
     }

@@ -33,4 +33,10 @@ __device__ __forceinline__ uint32_t cvt_rn_f16x2_f32(float low, float high) {
   return packed;
 }
 
+__device__ __forceinline__ float cvt_f32_f16(unsigned short x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+
 }  // namespace flashprime::ptx
