@@ -40,6 +40,9 @@ int parse_and_run(int argc, char** argv, Session& session) {
   add_explain(app, session);
   add_check(app, session);
   add_replay(app, session);
+  add_warmup(app, session);
+  add_cache(app, session);
+  add_dump(app, session);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -256,7 +256,10 @@ FLASHPRIME_API StatusOr<std::vector<CacheEntry>> list_bundle(const std::string& 
 FLASHPRIME_API StatusOr<std::vector<PlannedKernel>> missing_from_bundle(const std::string& path,
                                                                         const KernelPlan& plan);
 
-/// "sm_90a" for a device, best first, of those that kernels can be compiled for.
+/// What to compile for a device of this machine: "sm_90a". kDriver without a driver, kDevice without
+/// that device.
+FLASHPRIME_API StatusOr<std::string> device_architecture(int32_t ordinal);
+/// What runs on a compute capability, best first, of those that kernels can be compiled for.
 FLASHPRIME_API std::vector<std::string> architectures_for_capability(int32_t major, int32_t minor);
 /// All of them.
 FLASHPRIME_API std::vector<std::string> known_architectures();

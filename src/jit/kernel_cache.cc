@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "checks.h"
+#include "cuda/driver.h"
 #include "flashprime/jit.h"
 #include "jit/bundle.h"
 #include "jit/kernel_store.h"
@@ -247,6 +248,19 @@ StatusOr<std::vector<PlannedKernel>> missing_from_bundle(const std::string& path
       if (!*found) missing.push_back(kernel);
     }
     return missing;
+  });
+}
+
+StatusOr<std::string> device_architecture(int32_t ordinal) {
+  return without_exceptions([&]() -> StatusOr<std::string> {
+    const StatusOr<const cuda::Driver*> driver = cuda::Driver::get();
+    if (!driver.ok()) return driver.status();
+    const StatusOr<cuda::DeviceProperties> device = (*driver)->device(ordinal);
+    if (!device.ok()) return device.status();
+    const std::vector<Arch> archs = archs_for_device(device->sm);
+    FLASHPRIME_REQUIRE(!archs.empty(), StatusCode::kArch, "device: no kernel can be built for ",
+                       device->name, " (sm_", device->sm, ")");
+    return archs.front().to_string();
   });
 }
 

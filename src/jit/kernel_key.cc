@@ -38,6 +38,15 @@ void visit_fields(const Visit& visit, T&... objects) {
 }
 
 template <typename Visit, typename... T>
+  requires(std::is_same_v<const T, const MergeTraits> && ...)
+void visit_fields(const Visit& visit, T&... objects) {
+  visit("dim_v", objects.dim_v...);
+  visit("dtype", objects.dtype...);
+  visit("out_dtype", objects.out_dtype...);
+  visit("return_lse", objects.return_lse...);
+}
+
+template <typename Visit, typename... T>
   requires(std::is_same_v<const T, const Sm80PrefillPolicy> && ...)
 void visit_fields(const Visit& visit, T&... objects) {
   visit("num_warps", objects.num_warps...);
@@ -53,6 +62,14 @@ template <typename Visit, typename... T>
 void visit_fields(const Visit& visit, T&... objects) {
   visit("traits", objects.traits...);
   visit("policy", objects.policy...);
+}
+
+template <typename Visit, typename... T>
+  requires((std::is_same_v<const T, const MergeStatesKernel> ||
+            std::is_same_v<const T, const CombineSplitsKernel>) &&
+           ...)
+void visit_fields(const Visit& visit, T&... objects) {
+  visit("traits", objects.traits...);
 }
 
 // A field is a struct of fields or one of the values below.
@@ -177,6 +194,34 @@ LaunchShape launch_shape_of(const Sm80MlaPrefillKernel& kernel) {
           .shared_bytes = q_in_shared ? ring + q : std::max(ring, q)};
 }
 
+// A warp for each token and head.
+constexpr int32_t kMergeThreads = 256;
+LaunchShape launch_shape_of(const MergeStatesKernel&) { return {.num_threads = kMergeThreads}; }
+LaunchShape launch_shape_of(const CombineSplitsKernel&) { return {.num_threads = kMergeThreads}; }
+
+bool is_gpu_input(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kFp16; }
+
+Status validate_merge(const MergeTraits& traits) {
+  FLASHPRIME_REQUIRE(traits.dim_v >= 16 && traits.dim_v <= 256 && traits.dim_v % 16 == 0,
+                     StatusCode::kUnsupported, "dim_v: got ", traits.dim_v,
+                     ", want a multiple of 16 up to 256");
+  FLASHPRIME_REQUIRE((is_gpu_input(traits.dtype) || traits.dtype == Dtype::kFp32) &&
+                         (is_gpu_input(traits.out_dtype) || traits.out_dtype == Dtype::kFp32 ||
+                          traits.out_dtype == Dtype::kE4m3),
+                     StatusCode::kUnsupported, "dtype: got ", value_text(traits.dtype), " to ",
+                     value_text(traits.out_dtype),
+                     ", want bf16, fp16 or fp32 to one of these or e4m3");
+  return ok_status();
+}
+
+Status validate(const MergeStatesKernel& kernel) { return validate_merge(kernel.traits); }
+
+Status validate(const CombineSplitsKernel& kernel) {
+  FLASHPRIME_REQUIRE(kernel.traits.dtype == Dtype::kFp32, StatusCode::kUnsupported, "dtype: got ",
+                     value_text(kernel.traits.dtype), ", want fp32: partial states are");
+  return validate_merge(kernel.traits);
+}
+
 Status validate(const Sm80MlaPrefillKernel& kernel) {
   const PrefillTraits& traits = kernel.traits;
   const HeadDims& dims = traits.dims;
@@ -187,8 +232,7 @@ Status validate(const Sm80MlaPrefillKernel& kernel) {
                          dims.rope <= 256 && dims.nope + dims.rope <= 256 && dims.v <= 256,
                      StatusCode::kUnsupported, "dims: got ", dims.nope, "/", dims.rope, "/", dims.v,
                      ", want multiples of 16 with nope + rope <= 256 and v <= 256");
-  FLASHPRIME_REQUIRE(traits.dtype == Dtype::kBf16 || traits.dtype == Dtype::kFp16,
-                     StatusCode::kUnsupported, "dtype: got ", value_text(traits.dtype),
+  FLASHPRIME_REQUIRE(is_gpu_input(traits.dtype), StatusCode::kUnsupported, "dtype: got ", value_text(traits.dtype),
                      ", want bf16 or fp16 on a GPU");
   FLASHPRIME_REQUIRE(traits.out_dtype == traits.dtype || traits.out_dtype == Dtype::kFp32 ||
                          traits.out_dtype == Dtype::kE4m3,
@@ -322,6 +366,7 @@ Status validate_kernel_key(const KernelKey& key) {
 }
 
 std::string initialiser(const PrefillTraits& traits) { return designated(traits); }
+std::string initialiser(const MergeTraits& traits) { return designated(traits); }
 std::string initialiser(const Sm80PrefillPolicy& policy) { return designated(policy); }
 
 }  // namespace flashprime

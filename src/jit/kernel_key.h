@@ -10,6 +10,7 @@
 
 #include "flashprime/status.h"
 #include "jit/arch.h"
+#include "kernels/shared/merge_params.h"
 #include "kernels/shared/prefill_params.h"
 #include "kernels/shared/prefill_traits.h"
 #include "kernels/shared/sm80_prefill_policy.h"
@@ -26,6 +27,22 @@ struct Sm80MlaPrefillKernel {
   Sm80PrefillPolicy policy;
 };
 
+struct MergeStatesKernel {
+  static constexpr std::string_view kName = "merge_states";
+  static constexpr std::string_view kHeader = "kernels/merge_states.cuh";
+  using Params = MergeParams;
+
+  MergeTraits traits;
+};
+
+struct CombineSplitsKernel {
+  static constexpr std::string_view kName = "combine_splits";
+  static constexpr std::string_view kHeader = "kernels/combine_splits.cuh";
+  using Params = CombineParams;
+
+  MergeTraits traits;
+};
+
 // How a kernel is launched, as far as its key decides that.
 struct LaunchShape {
   int32_t num_threads = 0;
@@ -35,7 +52,7 @@ struct LaunchShape {
 
 // Value type; equal keys are the same kernel to the bit, given the same sources and compiler.
 struct KernelKey {
-  std::variant<Sm80MlaPrefillKernel> kernel;
+  std::variant<Sm80MlaPrefillKernel, MergeStatesKernel, CombineSplitsKernel> kernel;
   Arch arch;
 
   std::string_view name() const;
@@ -58,6 +75,7 @@ Status validate_kernel_key(const KernelKey& key);
 
 // "{.num_warps = 4, ...}" for a struct that is part of a key, as in to_string().
 std::string initialiser(const PrefillTraits& traits);
+std::string initialiser(const MergeTraits& traits);
 std::string initialiser(const Sm80PrefillPolicy& policy);
 
 }  // namespace flashprime

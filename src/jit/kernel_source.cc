@@ -45,19 +45,39 @@ std::vector<std::string> included_names(std::string_view source) {
   return names;
 }
 
-// What the host assumed about the kernel, checked where the kernel is compiled.
-std::string unit_of(const Sm80MlaPrefillKernel& kernel, const LaunchShape& shape) {
-  return concat(
-      "constexpr PrefillTraits kTraits", initialiser(kernel.traits), ";\n",         //
-      "constexpr Sm80PrefillPolicy kPolicy", initialiser(kernel.policy), ";\n",     //
-      "using Kernel = Sm80MlaPrefill<kTraits, kPolicy>;\n",                         //
-      "static_assert(Kernel::kThreads == ", shape.num_threads, ");\n",              //
-      "static_assert(Kernel::kSharedBytes == ", shape.shared_bytes, ");\n",         //
-      "static_assert(sizeof(PrefillParams) == ", sizeof(PrefillParams), ");\n",     //
-      "\nextern \"C\" __global__ void __launch_bounds__(", shape.num_threads, ", ",  //
-      shape.min_blocks_per_sm, ") ", kEntryName,
-      "(const __grid_constant__ PrefillParams params) {\n",
-      "  sm80_mla_prefill<kTraits, kPolicy>(params);\n}\n");
+// The constants of a unit, and what the host assumed about the kernel, checked where it is compiled.
+std::string constants_of(const Sm80MlaPrefillKernel& kernel, const LaunchShape& shape) {
+  return concat("constexpr PrefillTraits kTraits", initialiser(kernel.traits), ";\n",
+                "constexpr Sm80PrefillPolicy kPolicy", initialiser(kernel.policy), ";\n",
+                "using Kernel = Sm80MlaPrefill<kTraits, kPolicy>;\n",
+                "static_assert(Kernel::kThreads == ", shape.num_threads, ");\n",
+                "static_assert(Kernel::kSharedBytes == ", shape.shared_bytes, ");\n");
+}
+std::string constants_of(const MergeStatesKernel& kernel, const LaunchShape&) {
+  return concat("constexpr MergeTraits kTraits", initialiser(kernel.traits), ";\n");
+}
+std::string constants_of(const CombineSplitsKernel& kernel, const LaunchShape&) {
+  return concat("constexpr MergeTraits kTraits", initialiser(kernel.traits), ";\n");
+}
+
+// Name and template arguments of the device function, and its parameter.
+struct Call {
+  std::string_view arguments;
+  std::string_view params;
+};
+constexpr Call call_of(const Sm80MlaPrefillKernel&) { return {"kTraits, kPolicy", "PrefillParams"}; }
+constexpr Call call_of(const MergeStatesKernel&) { return {"kTraits", "MergeParams"}; }
+constexpr Call call_of(const CombineSplitsKernel&) { return {"kTraits", "CombineParams"}; }
+
+template <typename Kernel>
+std::string unit_of(const Kernel& kernel, const LaunchShape& shape) {
+  const Call call = call_of(kernel);
+  return concat("#include \"", kernel.kHeader, "\"\n\nusing namespace flashprime;\n\n",
+                constants_of(kernel, shape), "static_assert(sizeof(", call.params, ") == ",
+                sizeof(typename Kernel::Params), ");\n\nextern \"C\" __global__ void ",
+                "__launch_bounds__(", shape.num_threads, ", ", shape.min_blocks_per_sm, ") ",
+                kEntryName, "(const __grid_constant__ ", call.params, " params) {\n  ",
+                kernel.kName, "<", call.arguments, ">(params);\n}\n");
 }
 
 }  // namespace
@@ -65,11 +85,7 @@ std::string unit_of(const Sm80MlaPrefillKernel& kernel, const LaunchShape& shape
 StatusOr<KernelSource> make_kernel_source(const KernelKey& key, const std::string& kernel_dir) {
   KernelSource source;
   source.unit = std::visit(
-      [&](const auto& kernel) {
-        return concat("#include \"", kernel.kHeader, "\"\n\nusing namespace flashprime;\n\n",
-                      unit_of(kernel, key.launch_shape()));
-      },
-      key.kernel);
+      [&](const auto& kernel) { return unit_of(kernel, key.launch_shape()); }, key.kernel);
   std::map<std::string, std::string> headers;
   std::vector<std::string> pending = included_names(source.unit);
   while (!pending.empty()) {
