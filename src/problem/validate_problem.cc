@@ -90,32 +90,12 @@ Status check_outputs(const PrefillProblem& problem, const PrefillArgs& args, con
                      problem.return_lse ? "present" : "absent", " because return_lse is ",
                      problem.return_lse ? "true" : "false");
   if (problem.return_lse) {
-    const bool heads_first = problem.lse_layout == LseLayout::kHeadsTokens;
-    TensorSpec spec{"lse",
-                    problem.out_dtype == Dtype::kFp64 ? Dtype::kFp64 : Dtype::kFp32,
-                    2,
-                    {rows.q, heads},
-                    "[T, H], the layout that lse_layout names",
-                    Access::kWrite,
-                    /*dense_last_axis=*/false};
-    if (heads_first) {
-      std::swap(spec.shape[0], spec.shape[1]);
-      spec.meaning = "[H, T], the layout that lse_layout names";
-    }
+    const Dtype lse_dtype = problem.out_dtype == Dtype::kFp64 ? Dtype::kFp64 : Dtype::kFp32;
+    TensorSpec spec = lse_spec("lse", lse_dtype, problem.lse_layout, rows.q, heads);
+    spec.access = Access::kWrite;
     FLASHPRIME_RETURN_IF_ERROR(check_tensor(as_const(args.lse), spec));
   }
-
-  const bool fp8 = problem.out_dtype == Dtype::kE4m3;
-  FLASHPRIME_REQUIRE(args.output_scale.present() || !fp8, StatusCode::kDtype,
-                     "output_scale: absent, wanted fp32 [1] because out is e4m3");
-  FLASHPRIME_REQUIRE(!args.output_scale.present() || fp8, StatusCode::kDtype,
-                     "output_scale: present, wanted absent because out is ",
-                     dtype_name(problem.out_dtype), ", not e4m3");
-  if (fp8) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.output_scale, {"output_scale", Dtype::kFp32, 1, {1}, "[1]"}));
-  }
-  return ok_status();
+  return check_output_scale(args.output_scale, problem.out_dtype);
 }
 
 // One cu_seqlens: its view, then its contents, then the stated maximum.
@@ -177,33 +157,20 @@ Status check_lengths(const PrefillProblem& problem, const PrefillArgs& args, con
 }
 
 Status check_aliases(const PrefillArgs& args) {
-  struct Named {
-    std::string_view name;
-    const TensorView& view;
-  };
-  const TensorView out = as_const(args.out);
-  const TensorView lse = as_const(args.lse);
-  const Named inputs[] = {{"q", args.q},
-                          {"q_nope", args.q_nope},
-                          {"q_pe", args.q_pe},
-                          {"k", args.k},
-                          {"k_nope", args.k_nope},
-                          {"k_pe", args.k_pe},
-                          {"v", args.v},
-                          {"cu_seqlens_q", args.cu_seqlens_q},
-                          {"cu_seqlens_k", args.cu_seqlens_k},
-                          {"output_scale", args.output_scale}};
-  for (const Named& output : {Named{"out", out}, Named{"lse", lse}}) {
-    if (!output.view.present()) continue;
-    for (const Named& input : inputs) {
-      FLASHPRIME_REQUIRE(!input.view.present() || !overlap(output.view, input.view),
-                         StatusCode::kAlias, output.name, ": got memory that overlaps ", input.name,
-                         ", wanted memory of its own");
-    }
+  for (const NamedTensor& output :
+       {NamedTensor{"out", as_const(args.out)}, NamedTensor{"lse", as_const(args.lse)}}) {
+    FLASHPRIME_RETURN_IF_ERROR(check_no_overlap(output, {{"q", args.q},
+                                                         {"q_nope", args.q_nope},
+                                                         {"q_pe", args.q_pe},
+                                                         {"k", args.k},
+                                                         {"k_nope", args.k_nope},
+                                                         {"k_pe", args.k_pe},
+                                                         {"v", args.v},
+                                                         {"cu_seqlens_q", args.cu_seqlens_q},
+                                                         {"cu_seqlens_k", args.cu_seqlens_k},
+                                                         {"output_scale", args.output_scale}}));
   }
-  FLASHPRIME_REQUIRE(!lse.present() || !overlap(out, lse), StatusCode::kAlias,
-                     "lse: got memory that overlaps out, wanted memory of its own");
-  return ok_status();
+  return check_no_overlap({"lse", as_const(args.lse)}, {{"out", as_const(args.out)}});
 }
 
 Status check_numbers(const PrefillArgs& args) {
@@ -213,12 +180,7 @@ Status check_numbers(const PrefillArgs& args) {
                      "finite number of 0 or more");
   FLASHPRIME_REQUIRE(std::isfinite(scale) && scale >= 0.0f, StatusCode::kNumeric,
                      "softmax_scale: got ", scale, ", wanted a finite number of 0 or more");
-  if (args.output_scale.present()) {
-    const float output_scale = *static_cast<const float*>(args.output_scale.data);
-    FLASHPRIME_REQUIRE(std::isfinite(output_scale) && output_scale > 0.0f, StatusCode::kNumeric,
-                       "output_scale: got ", output_scale, ", wanted a finite number above 0");
-  }
-  return ok_status();
+  return check_output_scale_value(args.output_scale);
 }
 
 RowTensor row_tensor(const TensorView& view, int64_t first_element = 0) {
