@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "checks.h"
 #include "problem/tensor_checks.h"
@@ -13,8 +14,7 @@ namespace {
 
 constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
 
-// Rows of the query side and of the key side. Each is the first extent of the first of its tensors
-// that is present.
+// Rows of the query side and of the key side.
 struct Rows {
   int64_t q = 0;
   int64_t k = 0;
@@ -23,18 +23,17 @@ struct Rows {
 // Joined or in two parts, and not both.
 Status check_parts(std::string_view name, const TensorView& joined, const TensorView& nope,
                    const TensorView& pe, int32_t rope) {
-  FLASHPRIME_REQUIRE(joined.present() || nope.present() || pe.present(), StatusCode::kShape, name,
-                     ": got neither ", name, " nor ", name, "_nope, wanted one of them");
-  FLASHPRIME_REQUIRE(!joined.present() || (!nope.present() && !pe.present()), StatusCode::kShape,
-                     name, ": got both ", name, " and ", nope.present() ? name : name,
-                     nope.present() ? "_nope" : "_pe", ", wanted ", name, " alone or ", name,
-                     "_nope with ", name, "_pe");
-  if (joined.present()) return ok_status();
-  FLASHPRIME_REQUIRE(nope.present(), StatusCode::kShape, name, "_nope: absent, wanted with ", name,
-                     "_pe");
-  FLASHPRIME_REQUIRE(pe.present() || rope == 0, StatusCode::kShape, name,
-                     "_pe: absent, wanted with ", name, "_nope because dims.rope is ", rope);
-  FLASHPRIME_REQUIRE(!pe.present() || rope > 0, StatusCode::kShape, name,
+  constexpr StatusCode kCode = StatusCode::kShape;
+  const bool parts = nope.present() || pe.present();
+  FLASHPRIME_REQUIRE(joined.present() || parts, kCode, name, ": got neither ", name, " nor ", name,
+                     "_nope, wanted one of them");
+  FLASHPRIME_REQUIRE(!joined.present() || !parts, kCode, name, ": got both ", name, " and ", name,
+                     nope.present() ? "_nope" : "_pe", ", wanted one of them");
+  FLASHPRIME_REQUIRE(joined.present() || nope.present(), kCode, name, "_nope: absent, wanted with ",
+                     name, "_pe");
+  FLASHPRIME_REQUIRE(joined.present() || pe.present() || rope == 0, kCode, name,
+                     "_pe: absent, wanted because dims.rope is ", rope);
+  FLASHPRIME_REQUIRE(!pe.present() || rope > 0, kCode, name,
                      "_pe: present, wanted absent because dims.rope is 0");
   return ok_status();
 }
@@ -47,36 +46,26 @@ Status check_inputs(const PrefillProblem& problem, const PrefillArgs& args, Rows
 
   FLASHPRIME_RETURN_IF_ERROR(check_parts("q", args.q, args.q_nope, args.q_pe, rope));
   FLASHPRIME_RETURN_IF_ERROR(check_parts("k", args.k, args.k_nope, args.k_pe, rope));
-  rows->q = args.q.present() ? args.q.shape[0] : args.q_nope.shape[0];
-  rows->k = args.k.present() ? args.k.shape[0] : args.k_nope.shape[0];
+  FLASHPRIME_REQUIRE(args.v.present(), StatusCode::kShape, "v: absent, wanted [Tk, H, v]");
+  rows->q = (args.q.present() ? args.q : args.q_nope).shape[0];
+  rows->k = (args.k.present() ? args.k : args.k_nope).shape[0];
   const auto [tq, tk] = *rows;
 
-  if (args.q.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.q, {"q", dtype, 3, {tq, heads, dim_qk}, "[T, H, nope + rope]"}));
-  } else {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.q_nope, {"q_nope", dtype, 3, {tq, heads, nope}, "[T, H, nope]"}));
+  TensorSpec k_pe{"k_pe", dtype, 2, {tk, rope}, "[Tk, rope] (or [Tk, 1, rope])"};
+  if (args.k_pe.rank == 3) k_pe = {"k_pe", dtype, 3, {tk, 1, rope}, "[Tk, 1, rope]"};
+
+  const std::pair<const TensorView&, TensorSpec> inputs[] = {
+      {args.q, {"q", dtype, 3, {tq, heads, dim_qk}, "[T, H, nope + rope]"}},
+      {args.q_nope, {"q_nope", dtype, 3, {tq, heads, nope}, "[T, H, nope]"}},
+      {args.q_pe, {"q_pe", dtype, 3, {tq, heads, rope}, "[T, H, rope]"}},
+      {args.k, {"k", dtype, 3, {tk, heads, dim_qk}, "[Tk, H, nope + rope]"}},
+      {args.k_nope, {"k_nope", dtype, 3, {tk, heads, nope}, "[Tk, H, nope]"}},
+      {args.k_pe, k_pe},
+      {args.v, {"v", dtype, 3, {tk, heads, dim_v}, "[Tk, H, v]"}}};
+  for (const auto& [view, spec] : inputs) {
+    if (view.present()) FLASHPRIME_RETURN_IF_ERROR(check_tensor(view, spec));
   }
-  if (args.q_pe.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.q_pe, {"q_pe", dtype, 3, {tq, heads, rope}, "[T, H, rope]"}));
-  }
-  if (args.k.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.k, {"k", dtype, 3, {tk, heads, dim_qk}, "[Tk, H, nope + rope]"}));
-  } else {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.k_nope, {"k_nope", dtype, 3, {tk, heads, nope}, "[Tk, H, nope]"}));
-  }
-  if (args.k_pe.rank == 3) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.k_pe, {"k_pe", dtype, 3, {tk, 1, rope}, "[Tk, 1, rope]"}));
-  } else if (args.k_pe.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(check_tensor(
-        args.k_pe, {"k_pe", dtype, 2, {tk, rope}, "[Tk, rope] (or rank 3, [Tk, 1, rope])"}));
-  }
-  return check_tensor(args.v, {"v", dtype, 3, {tk, heads, dim_v}, "[Tk, H, v]"});
+  return ok_status();
 }
 
 Status check_outputs(const PrefillProblem& problem, const PrefillArgs& args, const Rows& rows) {
