@@ -38,7 +38,7 @@ TEST_P(KnownBug, DoesNotComeBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenario, KnownBug, testing::ValuesIn(scenarios(false)), name_of);
-// Address space of many GiB: not for sanitizers, which filter these out by name.
+// Address space of many GiB: label "sparse" in ctest.
 INSTANTIATE_TEST_SUITE_P(Sparse, KnownBug, testing::ValuesIn(scenarios(true)), name_of);
 
 TEST(KnownBugs, EveryReportIsACaseAScenarioOrNamedAsCoveredElsewhere) {
