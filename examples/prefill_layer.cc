@@ -2,9 +2,9 @@
 // 8 new tokens on 1,000 tokens of context, which come 256 at a time through one small buffer.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <vector>
 
 #include "flashprime/prefill_layer.h"
