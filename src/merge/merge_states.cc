@@ -221,6 +221,7 @@ MergeToken select_merge_token(const MergeArgs& args) {
 
 Status run_merge(const MergeArgs& args, const ExecutionOptions& options) {
   FLASHPRIME_RETURN_IF_ERROR(validate_merge(args));
+  FLASHPRIME_RETURN_IF_ERROR(check_cpu_device(options));
   const StatusOr<ParallelFor> parallel_for = select_parallel_for(options);
   FLASHPRIME_RETURN_IF_ERROR(parallel_for.status());
   const MergeToken merge_one = select_merge_token(args);

@@ -180,51 +180,53 @@ RowTensor row_tensor(const TensorView& view, int64_t first_element = 0) {
 
 }  // namespace
 
-Status validate_problem(const PrefillProblem& problem) {
+std::vector<Status> find_problem_defects(const PrefillProblem& problem) {
   const auto [nope, rope, dim_v] = problem.dims;
   const Dtype dtype = problem.dtype;
   const Dtype out_dtype = problem.out_dtype;
   const Mask& mask = problem.mask;
+  const bool window = mask.kind == MaskKind::kWindow;
   const int splits = problem.num_splits;
 
-  FLASHPRIME_REQUIRE(nope >= 1, StatusCode::kShape, "dims.nope: got ", nope, ", wanted 1 or more");
-  FLASHPRIME_REQUIRE(rope >= 0, StatusCode::kShape, "dims.rope: got ", rope, ", wanted 0 or more");
-  FLASHPRIME_REQUIRE(dim_v >= 1, StatusCode::kShape, "dims.v: got ", dim_v, ", wanted 1 or more");
-  FLASHPRIME_REQUIRE(problem.num_heads >= 1, StatusCode::kShape, "num_heads: got ",
-                     problem.num_heads, ", wanted 1 or more");
+  std::vector<Status> defects;
+  const auto require = [&](bool condition, StatusCode code, const auto&... message) {
+    if (!condition) defects.emplace_back(code, concat(message...));
+  };
+  require(dtype == Dtype::kBf16 || dtype == Dtype::kFp16 || dtype == Dtype::kFp32,
+          StatusCode::kDtype, "dtype: got ", dtype_name(dtype), ", wanted bf16, fp16 or fp32");
+  require(out_dtype == dtype || out_dtype == Dtype::kFp32 || out_dtype == Dtype::kFp64 ||
+              out_dtype == Dtype::kE4m3,
+          StatusCode::kDtype, "out_dtype: got ", dtype_name(out_dtype), ", wanted ",
+          dtype_name(dtype), " (the dtype), fp32, fp64 or e4m3");
 
-  FLASHPRIME_REQUIRE(dtype == Dtype::kBf16 || dtype == Dtype::kFp16 || dtype == Dtype::kFp32,
-                     StatusCode::kDtype, "dtype: got ", dtype_name(dtype),
-                     ", wanted bf16, fp16 or fp32");
-  FLASHPRIME_REQUIRE(out_dtype == dtype || out_dtype == Dtype::kFp32 || out_dtype == Dtype::kFp64 ||
-                         out_dtype == Dtype::kE4m3,
-                     StatusCode::kDtype, "out_dtype: got ", dtype_name(out_dtype), ", wanted ",
-                     dtype_name(dtype), " (the dtype), fp32, fp64 or e4m3");
+  require(nope >= 1, StatusCode::kShape, "dims.nope: got ", nope, ", wanted 1 or more");
+  require(rope >= 0, StatusCode::kShape, "dims.rope: got ", rope, ", wanted 0 or more");
+  require(dim_v >= 1, StatusCode::kShape, "dims.v: got ", dim_v, ", wanted 1 or more");
 
-  FLASHPRIME_REQUIRE(mask.kind == MaskKind::kFull || mask.kind == MaskKind::kCausal ||
-                         mask.kind == MaskKind::kWindow,
-                     StatusCode::kUnsupported, "mask.kind: got ", static_cast<int>(mask.kind),
-                     ", wanted full (0), causal (1) or window (2)");
-  FLASHPRIME_REQUIRE(
-      mask.kind == MaskKind::kWindow || (mask.window_left < 0 && mask.window_right < 0),
-      StatusCode::kUnsupported, "mask: got window reaches (", mask.window_left, ", ",
-      mask.window_right, ") with a mask that is not a window, wanted negative ones");
-  FLASHPRIME_REQUIRE(problem.lse_layout == LseLayout::kHeadsTokens ||
-                         problem.lse_layout == LseLayout::kTokensHeads,
-                     StatusCode::kShape, "lse_layout: got ", static_cast<int>(problem.lse_layout),
-                     ", wanted [H, T] (0) or [T, H] (1)");
+  require(window || mask.kind == MaskKind::kFull || mask.kind == MaskKind::kCausal,
+          StatusCode::kUnsupported, "mask.kind: got ", static_cast<int>(mask.kind),
+          ", wanted full (0), causal (1) or window (2)");
+  require(window || (mask.window_left < 0 && mask.window_right < 0), StatusCode::kUnsupported,
+          "mask: got window reaches (", mask.window_left, ", ", mask.window_right,
+          ") with a mask that is not a window, wanted negative ones");
 
-  FLASHPRIME_REQUIRE(splits >= 0, StatusCode::kUnsupported, "num_splits: got ", splits,
-                     ", wanted 0 (the selector chooses) or more");
-  FLASHPRIME_REQUIRE(splits <= 1 || !problem.batch_invariant, StatusCode::kUnsupported,
-                     "num_splits: got ", splits,
-                     ", wanted 0 or 1 because batch_invariant forbids splitting keys");
-  return ok_status();
+  require(problem.num_heads >= 1, StatusCode::kShape, "num_heads: got ", problem.num_heads,
+          ", wanted 1 or more");
+  require(problem.lse_layout == LseLayout::kHeadsTokens ||
+              problem.lse_layout == LseLayout::kTokensHeads,
+          StatusCode::kShape, "lse_layout: got ", static_cast<int>(problem.lse_layout),
+          ", wanted [H, T] (0) or [T, H] (1)");
+  require(splits >= 0, StatusCode::kUnsupported, "num_splits: got ", splits,
+          ", wanted 0 (the selector chooses) or more");
+  require(splits <= 1 || !problem.batch_invariant, StatusCode::kUnsupported, "num_splits: got ",
+          splits, ", wanted 0 or 1 because batch_invariant forbids splitting keys");
+  return defects;
 }
 
 Status validate_prefill(const PrefillProblem& problem, const PrefillArgs& args) {
+  const std::vector<Status> defects = find_problem_defects(problem);
+  if (!defects.empty()) return defects.front();
   Rows rows;
-  FLASHPRIME_RETURN_IF_ERROR(validate_problem(problem));
   FLASHPRIME_RETURN_IF_ERROR(check_inputs(problem, args, &rows));
   FLASHPRIME_RETURN_IF_ERROR(check_outputs(problem, args, rows));
   FLASHPRIME_RETURN_IF_ERROR(check_lengths(problem, args, rows));

@@ -285,6 +285,15 @@ TEST(MergeStates, NoTokensAreLegalWithoutAnyPointer) {
   EXPECT_EQ(merge_states(args).to_string(), "kOk");
 }
 
+TEST(MergeStates, RefusesADeviceThatThisBuildHasNoKernelsFor) {
+  Merge merge;
+  const auto out = merge.out.bytes();
+  const Status status = merge.run({.device = {DeviceKind::kCuda, 0}});
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("cuda:0"), HasSubstr("no CUDA kernels")));
+  EXPECT_EQ(merge.out.bytes(), out);
+}
+
 // Bad input: one defect, the code and the words that the message has to hold.
 struct Defect {
   const char* name;
