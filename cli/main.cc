@@ -38,6 +38,7 @@ int parse_and_run(int argc, char** argv, Session& session) {
   add_info(app, session);
   add_models(app, session);
   add_explain(app, session);
+  add_run(app, session);
   add_check(app, session);
   add_replay(app, session);
   try {
@@ -60,6 +61,7 @@ int main(int argc, char** argv) {
   using namespace flashprime::cli;
   occupy_standard_descriptors();
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error of write()
   install_interrupt_handler();
 
   Session session;

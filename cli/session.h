@@ -59,5 +59,6 @@ void add_models(CLI::App& root, Session& session);
 void add_explain(CLI::App& root, Session& session);
 void add_check(CLI::App& root, Session& session);
 void add_replay(CLI::App& root, Session& session);
+void add_run(CLI::App& root, Session& session);
 
 }  // namespace flashprime::cli
