@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flashprime command: chooses a verb, maps failures to exit codes, writes stdout once.
+// The flashprime command: runs a verb, maps failures to exit codes, writes stdout once.
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <new>
-#include <sstream>
 
+#include "cli/command_line.h"
 #include "cli/session.h"
-#include "flashprime/version.h"
 
 namespace {
-
-using flashprime::cli::Session;
 
 // Keeps a file that we open from becoming descriptor 0, 1 or 2 when the caller closed those:
 // results would be written into it.
@@ -23,36 +19,6 @@ void occupy_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) < 0) return;
   }
-}
-
-int parse_and_run(int argc, char** argv, Session& session) {
-  using namespace flashprime::cli;
-  CLI::App app{"MLA prefill attention: try it, check it, replay real traces through it"};
-  app.name("flashprime");
-  app.set_version_flag("--version", "flashprime " + std::string(flashprime::version()) + " (" +
-                                        std::string(flashprime::build_description()) + ")");
-  app.require_subcommand(1);
-  app.footer(
-      "Exit codes: 0 ok, 1 a check failed, 2 usage, 3 bad input file, 4 unsupported,\n"
-      "5 environment, 70 internal, 130 interrupted.");
-  add_info(app, session);
-  add_models(app, session);
-  add_explain(app, session);
-  add_run(app, session);
-  add_check(app, session);
-  add_replay(app, session);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out;
-    std::ostringstream err;
-    if (app.exit(error, out, err) == 0) {  // --help, --version
-      session.out += out.str();
-      return kExitOk;
-    }
-    return session.fail(kExitUsage, error.what());
-  }
-  return session.selected();
 }
 
 }  // namespace
@@ -65,13 +31,10 @@ int main(int argc, char** argv) {
   install_interrupt_handler();
 
   Session session;
-  session.repro = quote_command_line(argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) session.json = true;
-  }
   int exit_code = kExitInternal;
   try {
-    exit_code = parse_and_run(argc, argv, session);
+    const std::optional<int> parsed = parse_command_line(argc, argv, session);
+    exit_code = parsed ? *parsed : session.selected();
   } catch (const std::bad_alloc&) {
     exit_code = session.fail(kExitEnvironment, "out of memory");
   } catch (const std::exception& error) {
