@@ -142,6 +142,14 @@ TEST(flash_attention_version, the_current_rule_sends_head_size_256_to_2_on_10_an
   EXPECT_EQ(version(flash_attention_version, kDots, {9, 0}, Told::kBothSizes, 4), 4);
 }
 
+TEST(flash_attention_version, an_unknown_v_counts_as_256_beside_256_and_as_a_misfit_beside_192) {
+  // On 12.0 version 4 does not exist, so what the rule leaves at 4 ends up without a version.
+  EXPECT_EQ(version(flash_attention_version, kGlm5, {12, 0}, Told::kHeadSize, 4), kNone);
+  EXPECT_EQ(version(flash_attention_version, kGlm5, {12, 0}, Told::kBothSizes, 4), kNone);
+  EXPECT_EQ(version(flash_attention_version, kDots, {12, 0}, Told::kBothSizes, 4), 2);
+  EXPECT_EQ(version(flash_attention_version, kDeepSeek, {12, 0}, Told::kHeadSize, 4), 2);
+}
+
 TEST(flash_attention_version, head_sizes_above_256_go_from_3_to_4_on_hopper) {
   EXPECT_EQ(version(flash_attention_version, {448, 64, 512}, {9, 0}, Told::kBothSizes), 4);
   EXPECT_EQ(version(flash_attention_version, kGlm5, {9, 0}, Told::kBothSizes), 3);

@@ -231,6 +231,13 @@ TEST(warmup_inputs, a_zip_that_nothing_reads_is_one_empty_row) {
   ASSERT_TRUE(keys.ok());
   EXPECT_THAT(keys->keys, SizeIs(2));
   EXPECT_THAT(keys->ignored, ElementsAre("debug"));
+  int points = 0;
+  std::vector<std::string> ignored;
+  ASSERT_TRUE(for_each_point(space, {{{"tokens"}}}, &ignored, [&](const WarmupInputs&) {
+                ++points;
+                return ok_status();
+              }).ok());
+  EXPECT_EQ(points, 2);
 }
 
 TEST(warmup_inputs, a_zip_without_rows_is_an_error) {
