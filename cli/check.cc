@@ -144,7 +144,7 @@ int run_check(Session& session, const CheckOptions& options) {
   }
   session.out += fmt::format("kernel   {}  {}\n", explanation.kernel, explanation.detail);
   session.out += fmt::format(
-      "{} {}/{}{}  worst: out before rounding {:.2g} ({}), stored out {:.3f} of the best possible "
+      "{} {}/{}{}  worst: out before rounding {:.2g} ({}), stored out {:.2f}x the best possible "
       "({}), lse {:.2f} of its bound ({}); {}\n",
       passed ? "PASS" : "FAIL", report.passed, report.cases - report.skipped,
       interrupted() ? " (interrupted)" : "", report.worst_preround_rel_rms,

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/common_options.h"
+#include "cli/explain_selector.h"
 #include "cli/flops.h"
 #include "cli/session.h"
 #include "cli/text.h"
@@ -22,6 +23,7 @@ struct ExplainOptions {
   std::string out_dtype;
   bool list = false;
   bool support_table = false;
+  SelectorOptions selector;
 };
 
 std::string kind_name(DeviceKind kind) {
@@ -155,6 +157,9 @@ int run_explain(Session& session, const ExplainOptions& options) {
   if (!shape.ok()) return session.fail(kExitUsage, shape.status().message());
   const StatusOr<PrefillProblem> problem = make_problem(options, *shape);
   if (!problem.ok()) return session.fail(kExitUsage, problem.status().message());
+  if (!options.selector.selector.empty()) {
+    return explain_selector(session, options.selector, *problem, options.common.batch);
+  }
   BatchSummary batch;
   if (!options.common.batch.empty()) {
     const StatusOr<BatchSummary> summary = summarize(options.common.batch, *shape);
@@ -269,6 +274,12 @@ void add_explain(CLI::App& root, Session& session) {
       ->type_name("bf16|fp16|fp32|fp64|e4m3");
   app->add_flag("--list", options->list, "The kernel registry");
   app->add_flag("--support-table", options->support_table, "The kernel registry as Markdown");
+  app->add_option("--selector", options->selector.selector,
+                  "What FlashAttention's own rules would pick instead (needs --batch)")
+      ->type_name("fa4|fa3");
+  app->add_option("--arch", options->selector.arch, "Of --selector: sm_90 (default), sm_100, ...");
+  add_integer(*app, "--sms", &options->selector.num_sms, 1, 1 << 20,
+              "Of --selector: streaming multiprocessors (default: 132 on sm_90, 148 on sm_100)");
   app->callback([&session, options] {
     session.selected = [&session, options] { return run_explain(session, *options); };
   });

@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flashprime command: chooses a verb, maps failures to exit codes, writes stdout once.
+// The flashprime command: runs a verb, maps failures to exit codes, writes stdout once.
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <new>
-#include <sstream>
 
+#include "cli/command_line.h"
 #include "cli/session.h"
-#include "flashprime/version.h"
 
 namespace {
-
-using flashprime::cli::Session;
 
 // Keeps a file that we open from becoming descriptor 0, 1 or 2 when the caller closed those:
 // results would be written into it.
@@ -25,6 +21,7 @@ void occupy_standard_descriptors() {
   }
 }
 
+<<<<<<< HEAD
 int parse_and_run(int argc, char** argv, Session& session) {
   using namespace flashprime::cli;
   CLI::App app{"MLA prefill attention: try it, check it, replay real traces through it"};
@@ -57,22 +54,22 @@ int parse_and_run(int argc, char** argv, Session& session) {
   return session.selected();
 }
 
+=======
+>>>>>>> main
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace flashprime::cli;
   occupy_standard_descriptors();
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error of write()
   install_interrupt_handler();
 
   Session session;
-  session.repro = quote_command_line(argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) session.json = true;
-  }
   int exit_code = kExitInternal;
   try {
-    exit_code = parse_and_run(argc, argv, session);
+    const std::optional<int> parsed = parse_command_line(argc, argv, session);
+    exit_code = parsed ? *parsed : session.selected();
   } catch (const std::bad_alloc&) {
     exit_code = session.fail(kExitEnvironment, "out of memory");
   } catch (const std::exception& error) {

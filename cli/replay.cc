@@ -64,6 +64,12 @@ struct Report {
   bool passed;
 };
 
+// A limit may be reached with the last step.
+bool is_complete(const Report& report) {
+  return report.replay.scheduler().finished_prompts() ==
+         static_cast<int64_t>(report.trace.requests.size());
+}
+
 std::string verdict(const Report& report) {
   if (report.options.verify == 0) return "NOT VERIFIED";
   if (report.replay.verification().rows == 0) return "NOTHING VERIFIED";
@@ -102,7 +108,7 @@ Json report_json(const Report& report) {
       {"max_seqs", report.options.max_seqs},
       {"workspace_rows", report.workspace_rows},
       {"seed", report.options.common.seed},
-      {"complete", totals.stopped.empty()},
+      {"complete", is_complete(report)},
       {"stopped", totals.stopped},
       {"steps", totals.steps},
       {"decode_only_iterations", report.replay.scheduler().skipped_iterations()},
@@ -167,9 +173,8 @@ std::string report_table(const Report& report) {
                    options.arrival_clock ? "arrival" : "back-to-back", with_commas(options.budget),
                    options.max_seqs, options.equal_planner ? "equal" : "greedy",
                    with_commas(report.workspace_rows))});
-  rows.push_back(
-      {"steps", fmt::format("{}{}", with_commas(totals.steps),
-                            totals.stopped.empty() ? "" : "  (" + totals.stopped + ")")});
+  const bool cut = !totals.stopped.empty() && !is_complete(report);
+  rows.push_back({"steps", with_commas(totals.steps) + (cut ? "  (" + totals.stopped + ")" : "")});
   rows.push_back({"prompts", fmt::format("{} of {} computed",
                                          with_commas(report.replay.scheduler().finished_prompts()),
                                          count(report.trace.requests.size()))});

@@ -84,25 +84,28 @@ Replay::Replay(const ReplayOptions& options, const ModelShape& model, const Trac
   execution_.num_threads = threads;
 }
 
+bool Replay::must_stop() {
+  if (interrupted()) {
+    totals_.stopped = "interrupted";
+  } else if (options_.steps > 0 && totals_.steps == options_.steps) {
+    totals_.stopped = "--steps reached";
+  } else if (options_.time_limit > 0.0 && seconds_since(start_) >= options_.time_limit) {
+    totals_.stopped = "--time-limit reached";
+  }
+  return !totals_.stopped.empty();
+}
+
 Status Replay::run() {
-  const Clock::time_point start = Clock::now();
+  start_ = Clock::now();
   Progress progress(trace_.prompt_tokens);
   ReplayStep step;
   Status status;
-  while (status.ok()) {
-    if (interrupted()) {
-      totals_.stopped = "interrupted";
-    } else if (options_.steps > 0 && totals_.steps == options_.steps) {
-      totals_.stopped = "--steps reached";
-    } else if (options_.time_limit > 0.0 && seconds_since(start) >= options_.time_limit) {
-      totals_.stopped = "--time-limit reached";
-    }
-    if (!totals_.stopped.empty() || !scheduler_.next(&step)) break;
+  while (status.ok() && !must_stop() && scheduler_.next(&step)) {
     status = run_step(step);
     progress.update(totals_);
   }
   progress.clear();
-  totals_.wall_seconds = seconds_since(start);
+  totals_.wall_seconds = seconds_since(start_);
   return status;
 }
 
@@ -124,6 +127,8 @@ Status Replay::run_step(const ReplayStep& step) {
 
   double step_seconds = 0.0;
   for (int32_t layer = 0; layer < static_cast<int32_t>(options_.layers); ++layer) {
+    // A step that is not finished is not counted.
+    if (layer > 0 && must_stop()) return ok_status();
     double layer_seconds = 0.0;
     const Status ran = run_layer(step, layer, *plan, cu_seqlens, longest, &layer_seconds);
     if (!ran.ok()) return ran;

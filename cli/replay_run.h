@@ -2,6 +2,7 @@
 // The loop of `flashprime replay`: schedule a step, make its tensors, run it, look at some rows.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -65,6 +66,7 @@ class Replay {
   const ExecutionOptions& execution() const { return execution_; }
 
  private:
+  bool must_stop();
   Status run_step(const ReplayStep& step);
   Status run_layer(const ReplayStep& step, int32_t layer, const ContextPlan& plan,
                    const std::vector<int32_t>& cu_seqlens, int64_t longest, double* seconds);
@@ -88,6 +90,7 @@ class Replay {
   ScratchBuffer lse_;
   ScratchBuffer workspace_;
   std::vector<std::unique_ptr<ReplayRow>> oracles_;  // one a thread
+  std::chrono::steady_clock::time_point start_;
   ReplayTotals totals_;
   VerifyResult verification_;
 };

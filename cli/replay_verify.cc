@@ -38,17 +38,17 @@ void verify_row(const VerifyLimits& limits, const std::vector<double>& out, doub
   for (size_t i = 0; i < oracle_out.size(); ++i) {
     const double error = std::abs(out[i] - oracle_out[i]);
     const double limit = limits.element_relative * std::abs(oracle_out[i]) + limits.row_rms * rms;
-    // The comparison is false for NaN, which must not be skipped by max().
-    const double ratio = error <= limit || error / limit > 1.0
+    // NaN would be skipped by max(), and an infinite limit would excuse anything.
+    const double ratio = std::isfinite(out[i]) && std::isfinite(limit)
                              ? error / std::max(limit, std::numeric_limits<double>::min())
                              : std::numeric_limits<double>::infinity();
     worst = std::max(worst, ratio);
     result->worst_absolute = std::max(result->worst_absolute, error);
     result->error_squares += error * error;
   }
-  const double lse_difference = std::abs(lse - oracle_lse);
-  const double lse_error =
-      std::isnan(lse_difference) ? std::numeric_limits<double>::infinity() : lse_difference;
+  const double lse_error = std::isfinite(lse) && std::isfinite(oracle_lse)
+                               ? std::abs(lse - oracle_lse)
+                               : std::numeric_limits<double>::infinity();
   result->oracle_squares += squares;
   result->worst_element = std::max(result->worst_element, worst);
   result->worst_lse = std::max(result->worst_lse, lse_error);

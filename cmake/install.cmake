@@ -1,1 +1,36 @@
-# install rules
+# Installs the library for find_package(FlashPrime) and pkg-config; the result may be moved.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/FlashPrime")
+set(pkgconfig_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+install(TARGETS flashprime EXPORT FlashPrimeTargets
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library NAMELINK_COMPONENT library
+  RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT library)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+  COMPONENT library FILES_MATCHING PATTERN "*.h")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+  COMPONENT library OPTIONAL)
+install(EXPORT FlashPrimeTargets NAMESPACE flashprime:: DESTINATION "${package_dir}"
+  COMPONENT library)
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/FlashPrimeConfig.cmake.in"
+  "${PROJECT_BINARY_DIR}/FlashPrimeConfig.cmake" INSTALL_DESTINATION "${package_dir}"
+  NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/FlashPrimeConfigVersion.cmake"
+  COMPATIBILITY SameMajorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/FlashPrimeConfig.cmake"
+  "${PROJECT_BINARY_DIR}/FlashPrimeConfigVersion.cmake"
+  DESTINATION "${package_dir}" COMPONENT library)
+
+file(RELATIVE_PATH pc_prefix "/prefix/${pkgconfig_dir}" "/prefix")
+configure_file("${CMAKE_CURRENT_LIST_DIR}/flashprime.pc.in" "${PROJECT_BINARY_DIR}/flashprime.pc"
+  @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/flashprime.pc" DESTINATION "${pkgconfig_dir}"
+  COMPONENT library)
+
+if(FLASHPRIME_BUILD_CLI)
+  install(TARGETS flashprime_command RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT command)
+endif()

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End-to-end tests of the flashprime command: exit codes, streams, JSON, signals.
+
+FLASHPRIME_COMMAND names the binary, FLASHPRIME_DATA the folder of trace excerpts.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+COMMAND = os.environ["FLASHPRIME_COMMAND"]
+DATA = os.environ["FLASHPRIME_DATA"]
+CONVERSATION = os.path.join(DATA, "azure_llm_2023_conv_500.csv")
+REPLAY = ["replay", "--trace", CONVERSATION, "--model", "deepseek-v2-lite", "--tp", "8"]
+
+
+def run(*arguments, env=None, **options):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FLASHPRIME_")}
+    environment.update(env or {})
+    return subprocess.run(
+        [COMMAND, *arguments],
+        stdout=options.pop("stdout", subprocess.PIPE),
+        stderr=options.pop("stderr", subprocess.PIPE),
+        env=environment,
+        timeout=120,
+        **options,
+    )
+
+
+class CommandTest(unittest.TestCase):
+    def expect(self, exit_code, *arguments, **options):
+        result = run(*arguments, **options)
+        self.assertEqual(result.returncode, exit_code, (arguments, result.stdout, result.stderr))
+        return result
+
+    def expect_error(self, exit_code, text, *arguments, **options):
+        """One line on stderr that contains `text`, nothing on stdout, and the same in JSON."""
+        result = self.expect(exit_code, *arguments, **options)
+        stderr = result.stderr.decode()
+        self.assertEqual(stderr.count("\n"), 1, stderr)
+        self.assertTrue(stderr.startswith("flashprime: "), stderr)
+        self.assertIn(text, stderr)
+        self.assertEqual(result.stdout, b"")
+        with_json = self.expect(exit_code, *arguments, "--json", **options)
+        error = json.loads(with_json.stdout)
+        self.assertIn(text, error["error"])
+        self.assertEqual(error["exit_code"], exit_code)
+
+    def json(self, exit_code, *arguments, **options):
+        return json.loads(self.expect(exit_code, *arguments, "--json", **options).stdout)
+
+
+class Usage(CommandTest):
+    def test_help_and_version_are_answers(self):
+        for arguments in (["--help"], ["replay", "--help"], ["check", "-h"], ["--version"]):
+            result = self.expect(0, *arguments)
+            self.assertIn(b"flashprime", result.stdout.lower())
+            self.assertEqual(result.stderr, b"")
+
+    def test_bad_usage_is_exit_code_2(self):
+        for arguments in (
+            [],
+            ["frobnicate"],
+            ["info", "--frobnicate"],
+            ["info", "extra"],
+            ["explain"],
+            ["explain", "--model"],
+            ["explain", "--model", "deepseek-v9"],
+            ["explain", "--model", "deepseek-v3", "--dims", "128,64,128"],
+            ["explain", "--model", "deepseek-v3", "--model", "deepseek-v3"],
+            ["explain", "--model", "deepseek-v3", "--tp", "3"],
+            ["explain", "--model", "deepseek-v3", "--tp", "8", "--heads", "4"],
+            ["explain", "--dims", "128,64"],
+            ["explain", "--dims", "128,64,128,"],
+            ["explain", "--dims", "128,64,0x80"],
+            ["explain", "--dims", "128,64,-128"],
+            ["explain", "--dims", "1e9,64,128"],
+            ["explain", "--dims", "128,64,128", "--dtype", "int8"],
+            ["explain", "--dims", "128,64,128", "--device", "cuda:x"],
+            ["explain", "--dims", "128,64,128", "--mask", "window:1"],
+            ["explain", "--dims", "128,64,128", "--lse", "maybe"],
+            ["explain", "--dims", "128,64,128", "--batch", "q512_"],
+            ["explain", "--dims", "128,64,128", "--batch", ""],
+            ["check", "--suite", "huge"],
+            ["check", "--filter", "no case has this name"],
+            ["replay", "--model", "deepseek-v3"],
+        ):
+            with self.subTest(arguments=arguments):
+                result = self.expect(2, *arguments)
+                self.assertEqual(result.stderr.count(b"\n"), 1, result.stderr)
+                self.assertTrue(result.stderr.startswith(b"flashprime: "), result.stderr)
+
+    def test_numbers_are_strict(self):
+        for value in ("0", "-1", "+1", "0x10", "1e3", "1e999", "nan", "inf", "1.5", "", " 1", "1,000",
+                      "99999999999999999999"):
+            with self.subTest(value=value):
+                result = self.expect(2, *REPLAY, "--steps", value)
+                self.assertIn(b"--steps", result.stderr)
+
+    def test_messages_name_got_and_wanted(self):
+        self.expect_error(2, "--budget: got '0x10', want an integer", *REPLAY, "--budget", "0x10")
+        self.expect_error(2, "--budget: got 100, want at least --max-seqs (256)", *REPLAY,
+                          "--budget", "100")
+        self.expect_error(2, "position 5: got '+'", "explain", "--dims", "1,1,1", "--batch",
+                          "q512+q1")
+        self.expect_error(2, "want a divisor of the 16 heads", "explain", "--model",
+                          "deepseek-v2-lite", "--tp", "5")
+
+
+class Answers(CommandTest):
+    def test_info_names_build_processor_and_environment(self):
+        result = self.expect(0, "info", env={"FLASHPRIME_THREADS": "2", "FLASHPRIME_NOSUCH": "x"})
+        text = result.stdout.decode()
+        self.assertIn("this build has no CUDA kernels", text)
+        self.assertIn("FLASHPRIME_THREADS=2  (in force)", text)
+        self.assertIn("FLASHPRIME_NOSUCH=x  (no variable of FlashPrime)", text)
+        info = self.json(0, "info", env={"FLASHPRIME_THREADS": "3"})
+        self.assertEqual(info["cpu"]["threads"], 3)
+        self.assertIn("cpu_fast", info["kernels"])
+
+    def test_models_prints_every_preset_with_its_source(self):
+        models = {model["name"]: model for model in self.json(0, "models")["models"]}
+        self.assertEqual(len(models), 12)
+        self.assertAlmostEqual(models["deepseek-v3"]["softmax_scale"], 0.13523378, places=7)
+        self.assertIsNone(models["mistral-large-3"]["num_layers"])
+        text = self.expect(0, "models").stdout.decode()
+        for name, model in models.items():
+            self.assertIn(name, text)
+            self.assertTrue(model["source"])
+
+    def test_explain_says_what_runs_and_why_not_the_others(self):
+        result = self.json(0, "explain", "--model", "deepseek-v3", "--tp", "8", "--batch",
+                           "4q512s8k")
+        self.assertTrue(result["supported"])
+        self.assertEqual(result["kernel"], "cpu_fast")
+        self.assertEqual(result["heads"], 16)
+        self.assertEqual(result["batch"]["context_tokens"], 4 * 7680)
+        text = self.expect(0, "explain", "--dims", "100,64,128").stdout.decode()
+        self.assertIn("kernel    cpu_fast", text)
+        self.assertIn("not used  cpu_reference  lower priority", text)
+
+    def test_unsupported_is_exit_code_4_with_every_kernels_reasons(self):
+        text = self.expect(4, "explain", "--dims", "100,64,128", "--device", "cuda:0").stdout
+        self.assertIn(b"unsupported (exit 4)", text)
+        self.assertIn(b"would work", text)
+        result = self.json(4, "explain", "--dims", "0,64,0")
+        self.assertFalse(result["supported"])
+        self.assertIsNone(result["kernel"])
+        verdicts = {verdict["kernel"]: verdict for verdict in result["verdicts"]}
+        self.assertEqual(len(verdicts["cpu_fast"]["reasons"]), 2)  # nope and v
+        one = self.json(0, "explain", "--dims", "128,64,128", "--out-dtype", "fp64")
+        self.assertEqual(one["kernel"], "cpu_reference")
+        self.expect_error(4, "unsupported", *REPLAY, "--device", "cuda:99")
+        self.expect_error(4, "unsupported", "check", "--device", "cuda:0")
+
+    def test_explain_prints_the_registry_as_text_and_as_markdown(self):
+        self.assertIn(b"cpu_reference", self.expect(0, "explain", "--list").stdout)
+        table = self.expect(0, "explain", "--support-table").stdout.decode().splitlines()
+        kernels = self.json(0, "explain", "--list")["kernels"]
+        self.assertEqual(len(table), 2 + len(kernels))
+        self.assertTrue(all(line.startswith("|") and line.endswith("|") for line in table))
+
+    def test_check_passes_and_names_its_worst_cases(self):
+        result = self.expect(0, "check", "--filter", "causal")
+        self.assertRegex(result.stdout.decode(), r"PASS \d+/\d+  worst: ")
+        report = self.json(0, "check", "--suite", "known-bugs", "--filter", "1")
+        self.assertEqual(report["result"], "PASS")
+        self.assertEqual(report["failed"], 0)
+        self.assertGreater(report["passed"], 0)
+
+
+class Replay(CommandTest):
+    def test_replays_the_excerpt_and_verifies_it(self):
+        report = self.json(0, *REPLAY, "--steps", "3", "--verify", "8", "--layers", "2")
+        self.assertEqual(report["result"], "PASS")
+        self.assertEqual(report["steps"], 3)
+        self.assertEqual(report["verify"]["rows"], 3 * 2 * 8)
+        self.assertLess(report["verify"]["relative_rms"], report["verify"]["relative_rms_limit"])
+        self.assertEqual(report["heads"], 2)
+        self.assertFalse(report["complete"])
+        self.assertGreater(report["attention_flop"], 0)
+
+    def test_context_chunks_are_real_with_a_small_budget_and_workspace(self):
+        report = self.json(0, *REPLAY, "--budget", "256", "--max-seqs", "64", "--steps", "25",
+                           "--workspace-rows", "128", "--verify", "4")
+        self.assertGreater(report["context_chunks"], 25)
+        self.assertEqual(report["result"], "PASS")
+        equal = self.json(0, *REPLAY, "--budget", "256", "--max-seqs", "64", "--steps", "25",
+                          "--workspace-rows", "128", "--verify", "4", "--planner", "equal")
+        self.assertEqual(equal["new_tokens"], report["new_tokens"])
+        self.assertEqual(equal["context_tokens"], report["context_tokens"])
+        self.assertEqual(equal["result"], "PASS")
+
+    def test_the_data_does_not_depend_on_threads_but_on_the_seed(self):
+        def verified(*more):
+            verify = self.json(0, *REPLAY, "--steps", "2", "--verify", "16", *more)["verify"]
+            return verify["relative_rms"], verify["worst_lse"]
+
+        one = verified("--threads", "1")
+        self.assertEqual(one, verified("--threads", "4"))
+        self.assertNotEqual(one, verified("--seed", "1"))
+
+    def test_the_arrival_clock_batches_less(self):
+        small = ["--verify", "1"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "sparse.csv")
+            with open(path, "w") as out:
+                out.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+                for minute in range(10):
+                    out.write(f"2023-11-16 18:{minute:02}:00.0000000,20,5\n")
+            arguments = ["replay", "--trace", path, "--model", "deepseek-v2-lite", "--tp", "8"]
+            self.assertEqual(self.json(0, *arguments, *small)["steps"], 1)
+            report = self.json(0, *arguments, *small, "--clock", "arrival")
+            self.assertEqual(report["steps"], 10)
+            self.assertTrue(report["complete"])
+            self.assertEqual(report["prompts_finished"], 10)
+
+    def test_every_dtype_and_a_model_without_rope_replay(self):
+        for more in (["--dtype", "fp16"], ["--dtype", "fp32"]):
+            self.assertEqual(self.json(0, *REPLAY, "--steps", "1", *more)["result"], "PASS")
+        report = self.json(0, "replay", "--trace", CONVERSATION, "--model", "glm-5.3-flash",
+                           "--tp", "64", "--budget", "512", "--steps", "3")
+        self.assertEqual(report["dims"], "256/0/256")
+        self.assertEqual(report["result"], "PASS")
+
+    def test_without_verification_it_says_so(self):
+        text = self.expect(0, *REPLAY, "--steps", "1", "--verify", "0").stdout.decode()
+        self.assertIn("NOT VERIFIED", text)
+        self.assertNotIn("PASS", text)
+
+    def test_the_repro_line_runs_again(self):
+        arguments = [*REPLAY, "--steps", "1", "--seed", "5"]
+        text = self.expect(0, *arguments).stdout.decode()
+        repro = [line for line in text.splitlines() if line.startswith("repro: ")]
+        self.assertEqual(len(repro), 1)
+        again = shlex.split(repro[0][len("repro: "):])
+        self.assertEqual(again[1:], arguments)
+
+    def test_a_bad_trace_is_exit_code_3_and_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def replay(path):
+                return ["replay", "--trace", path, "--model", "deepseek-v2-lite"]
+
+            self.expect_error(3, "Is a directory", *replay(folder))
+            self.expect_error(3, "No such file", *replay(os.path.join(folder, "absent")))
+            path = os.path.join(folder, "bad.csv")
+            with open(path, "wb") as out:
+                out.write(b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+                          b"2023-11-16 18:15:46.6805900,-374,44\r\n")
+            self.expect_error(3, "bad.csv:2 (byte 69): ContextTokens: got '-374'", *replay(path))
+            fifo = os.path.join(folder, "fifo")
+            os.mkfifo(fifo)
+            self.expect_error(3, "empty", *replay(fifo))
+            odd = os.path.join(os.fsencode(folder), b"\xff\xfe.csv")
+            self.expect(3, *replay(odd))
+            self.expect(3, *replay(odd), "--json")
+
+    def test_a_request_over_the_stated_model_length_is_refused(self):
+        self.expect_error(2, "--max-model-len: got 100, want at least", *REPLAY,
+                          "--max-model-len", "100")
+
+
+class Streams(CommandTest):
+    def test_ctrl_c_reports_what_was_done_and_exits_130(self):
+        process = subprocess.Popen([COMMAND, *REPLAY, "--layers", "1000", "--json"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertEqual(json.loads(out)["stopped"], "interrupted")
+
+    def test_a_time_limit_stops_the_run_and_is_no_failure(self):
+        report = self.json(0, *REPLAY, "--layers", "50", "--time-limit", "0.5")
+        self.assertEqual(report["stopped"], "--time-limit reached")
+
+    def test_a_broken_pipe_is_quiet(self):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        result = self.expect(0, "models", stdout=write_end)
+        os.close(write_end)
+        self.assertEqual(result.stderr, b"")
+
+    def test_a_full_disk_is_an_environment_error(self):
+        with open("/dev/full", "wb") as full:
+            result = self.expect(5, "models", "--json", stdout=full)
+        self.assertIn(b"cannot write to stdout", result.stderr)
+
+    def test_closed_standard_streams_do_no_harm(self):
+        for close in ("<&-", ">&-", "2>&-", "<&- 2>&-"):
+            with self.subTest(close=close):
+                command = f"{shlex.quote(COMMAND)} models {close}"
+                result = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE)
+                self.assertEqual(result.returncode, 5 if ">&-" in close[:3] else 0, result.stderr)
+
+    def test_numbers_do_not_follow_the_locale(self):
+        plain = self.expect(0, "models", env={"LC_ALL": "C"}).stdout
+        for name in ("de_DE.UTF-8", "fr_FR.UTF-8", "no_such_locale"):
+            self.assertEqual(self.expect(0, "models", env={"LC_ALL": name}).stdout, plain)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/text.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "cli/session.h"
+
+namespace flashprime::cli {
+namespace {
+
+TEST(ParseInteger, TakesDigitsWithinItsRangeOnly) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(*parse_integer("0", 0, 10), 0);
+  EXPECT_EQ(*parse_integer("9223372036854775807", 0, kMax), kMax);
+  for (const char* text : {"", "-1", "+1", " 1", "1 ", "0x10", "1e3", "1.0", "nan", "inf", "1,000",
+                           "9223372036854775808", "99999999999999999999999999"}) {
+    EXPECT_FALSE(parse_integer(text, 0, kMax).ok()) << text;
+  }
+  EXPECT_FALSE(parse_integer("11", 0, 10).ok());
+  EXPECT_FALSE(parse_integer("4", 5, 10).ok());
+}
+
+TEST(ParseDecimal, TakesPlainDecimalsWithinItsRangeOnly) {
+  EXPECT_EQ(*parse_decimal("1.5", 0.0, 10.0), 1.5);
+  EXPECT_EQ(*parse_decimal("2", 0.0, 10.0), 2.0);
+  for (const char* text : {"", ".", "1.", ".5", "-1", "+1", "1e1", "1e999", "nan", "inf", "0x1p3",
+                           "1,5", "1.5s", "11"}) {
+    EXPECT_FALSE(parse_decimal(text, 0.0, 10.0).ok()) << text;
+  }
+}
+
+TEST(Numbers, AreGroupedAndPrefixedForPeople) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(999), "999");
+  EXPECT_EQ(with_commas(1000), "1,000");
+  EXPECT_EQ(with_commas(-1234567), "-1,234,567");
+  EXPECT_EQ(with_commas(-123), "-123");
+  EXPECT_EQ(with_prefix(1.5e12), "1.50 T");
+  EXPECT_EQ(with_prefix(118.4e9), "118 G");
+  EXPECT_EQ(with_prefix(999.7), "1.00 k");
+  EXPECT_EQ(duration_text(0.0123), "12.3 ms");
+  EXPECT_EQ(duration_text(125.4), "2 min 05 s");
+  EXPECT_EQ(duration_text(-1.0), "-");
+}
+
+TEST(CommandLine, IsQuotedForAShell) {
+  const char* argv[] = {"x/flashprime", "replay", "--trace", "a b.csv", "it's", ""};
+  EXPECT_EQ(quote_command_line(6, argv), R"(flashprime replay --trace 'a b.csv' 'it'\''s' '')");
+}
+
+}  // namespace
+}  // namespace flashprime::cli
