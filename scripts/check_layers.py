@@ -33,6 +33,8 @@ THIRD_PARTY = {
     "rapidcheck": {"tests"},
     "benchmark": {"bench"},
 }
+# What the builds add to the include path, beside the root.
+INCLUDE_PATHS = ("include", "src", "tests")
 SOURCE_SUFFIXES = {".h", ".c", ".cc", ".cuh", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 
@@ -45,7 +47,7 @@ def layer_of(path):
 
 def find_header(name, including_file):
     """The project's file that an include names, or None when it is somebody else's."""
-    for folder in (ROOT / "include", ROOT, ROOT / "src", ROOT / "cli", including_file.parent):
+    for folder in (ROOT, *(ROOT / name for name in INCLUDE_PATHS), including_file.parent):
         if (folder / name).is_file():
             return (folder / name).resolve().relative_to(ROOT)
     return None

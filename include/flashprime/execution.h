@@ -28,12 +28,12 @@ using ParallelFor = std::function<void(int64_t n, const std::function<void(int64
 
 /// Everything about a call that must not change its result's meaning.
 struct ExecutionOptions {
-  Device device;
+  Device device{};
   /// Name of a kernel in `list_kernels()` that must run this call; empty: the selector chooses.
   /// A kernel that cannot is an error (kUnsupported), never replaced by another.
-  std::string kernel;
+  std::string kernel{};
   /// CPU kernels run their tiles through this; empty: the library's own thread pool.
-  ParallelFor parallel_for;
+  ParallelFor parallel_for{};
   /// Threads of the library's own pool for this call; 0: FLASHPRIME_THREADS, else all cores.
   /// Never changes a bit of the result.
   int32_t num_threads = 0;

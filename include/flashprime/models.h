@@ -15,7 +15,7 @@ namespace flashprime {
 struct ModelPreset {
   std::string_view name;  ///< "deepseek-v3"
   HeadDims dims;
-  int32_t num_heads = 0;  ///< of the whole model; a rank has num_heads / tp
+  int32_t num_heads = 0;   ///< of the whole model; a rank has num_heads / tp
   int32_t num_layers = 0;  ///< attention layers of these dims; 0: not known
   int32_t kv_lora_rank = 0;
   int32_t q_lora_rank = 0;  ///< 0: the model has none; negative: not known

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashprime/merge.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "checks.h"
 #include "numerics/convert.h"
@@ -19,32 +21,25 @@ bool same_tensor(const TensorView& a, const TensorView& b) {
          a.stride == b.stride;
 }
 
+// In place is the one overlap that is safe: each element is read before it is written.
 Status check_aliases(const MergeArgs& args) {
-  struct Named {
-    std::string_view name;
-    const TensorView& view;
-  };
   const TensorView out = as_const(args.out);
   const TensorView lse = as_const(args.lse);
-  const Named inputs[] = {{"prefix_out", args.prefix_out},
-                          {"prefix_lse", args.prefix_lse},
-                          {"suffix_out", args.suffix_out},
-                          {"suffix_lse", args.suffix_lse},
-                          {"output_scale", args.output_scale}};
-  for (const Named& input : inputs) {
-    if (!input.view.present()) continue;
-    const bool out_in_place = &input.view == &args.prefix_out && same_tensor(out, input.view);
-    const bool lse_in_place = &input.view == &args.prefix_lse && same_tensor(lse, input.view);
-    FLASHPRIME_REQUIRE(out_in_place || !overlap(out, input.view), StatusCode::kAlias,
-                       "out: got memory that overlaps ", input.name,
-                       ", wanted memory of its own or exactly prefix_out");
-    FLASHPRIME_REQUIRE(!lse.present() || lse_in_place || !overlap(lse, input.view),
-                       StatusCode::kAlias, "lse: got memory that overlaps ", input.name,
-                       ", wanted memory of its own or exactly prefix_lse");
-  }
-  FLASHPRIME_REQUIRE(!lse.present() || !overlap(out, lse), StatusCode::kAlias,
-                     "lse: got memory that overlaps out, wanted memory of its own");
-  return ok_status();
+  const TensorView absent;
+  const bool out_in_place = same_tensor(out, args.prefix_out);
+  const bool lse_in_place = same_tensor(lse, args.prefix_lse);
+  FLASHPRIME_RETURN_IF_ERROR(
+      check_no_overlap({"out", out}, {{"prefix_out", out_in_place ? absent : args.prefix_out},
+                                      {"prefix_lse", args.prefix_lse},
+                                      {"suffix_out", args.suffix_out},
+                                      {"suffix_lse", args.suffix_lse},
+                                      {"output_scale", args.output_scale}}));
+  return check_no_overlap({"lse", lse}, {{"prefix_out", args.prefix_out},
+                                         {"prefix_lse", lse_in_place ? absent : args.prefix_lse},
+                                         {"suffix_out", args.suffix_out},
+                                         {"suffix_lse", args.suffix_lse},
+                                         {"output_scale", args.output_scale},
+                                         {"out", out}});
 }
 
 Status validate_merge(const MergeArgs& args) {
@@ -64,6 +59,9 @@ Status validate_merge(const MergeArgs& args) {
       StatusCode::kShape, "lse_layout: got ", static_cast<int>(args.lse_layout),
       ", wanted [H, T] (0) or [T, H] (1)");
 
+  FLASHPRIME_REQUIRE(args.prefix_out.rank == 3 && heads >= 1 && dim >= 1, StatusCode::kShape,
+                     "prefix_out: got shape ", shape_text(args.prefix_out),
+                     ", wanted [T, H, D] with H and D of 1 or more");
   TensorSpec rows{
       "prefix_out", dtype, 3, {tokens, heads, dim}, "[T, H, D], the shape of prefix_out"};
   FLASHPRIME_RETURN_IF_ERROR(check_tensor(args.prefix_out, rows));
@@ -74,13 +72,7 @@ Status validate_merge(const MergeArgs& args) {
   rows.access = Access::kWrite;
   FLASHPRIME_RETURN_IF_ERROR(check_tensor(as_const(args.out), rows));
 
-  TensorSpec lse{
-      "prefix_lse", Dtype::kFp32, 2, {heads, tokens}, "[H, T], the layout that lse_layout names"};
-  if (args.lse_layout == LseLayout::kTokensHeads) {
-    lse.shape = {tokens, heads};
-    lse.meaning = "[T, H], the layout that lse_layout names";
-  }
-  lse.dense_last_axis = false;
+  TensorSpec lse = lse_spec("prefix_lse", Dtype::kFp32, args.lse_layout, tokens, heads);
   FLASHPRIME_RETURN_IF_ERROR(check_tensor(args.prefix_lse, lse));
   lse.name = "suffix_lse";
   FLASHPRIME_RETURN_IF_ERROR(check_tensor(args.suffix_lse, lse));
@@ -90,90 +82,156 @@ Status validate_merge(const MergeArgs& args) {
     FLASHPRIME_RETURN_IF_ERROR(check_tensor(as_const(args.lse), lse));
   }
 
-  const bool fp8 = out_dtype == Dtype::kE4m3;
-  FLASHPRIME_REQUIRE(args.output_scale.present() == fp8, StatusCode::kDtype, "output_scale: ",
-                     fp8 ? "absent, wanted fp32 [1] because out is e4m3"
-                         : "present, wanted absent because out is not e4m3");
-  if (fp8) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.output_scale, {"output_scale", Dtype::kFp32, 1, {1}, "[1]"}));
-  }
+  FLASHPRIME_RETURN_IF_ERROR(check_output_scale(args.output_scale, out_dtype));
   FLASHPRIME_REQUIRE(args.tokens_with_prefix <= tokens, StatusCode::kShape,
                      "tokens_with_prefix: got ", args.tokens_with_prefix, ", wanted at most ",
                      tokens, ", the tokens of prefix_out");
   FLASHPRIME_RETURN_IF_ERROR(check_aliases(args));
-  if (fp8) {
-    const float scale = *static_cast<const float*>(args.output_scale.data);
-    FLASHPRIME_REQUIRE(std::isfinite(scale) && scale > 0.0f, StatusCode::kNumeric,
-                       "output_scale: got ", scale, ", wanted a finite number above 0");
-  }
-  return ok_status();
+  return check_output_scale_value(args.output_scale);
 }
 
-float load_lse(const MergeArgs& args, const TensorView& view, int64_t token, int64_t head) {
-  const bool heads_first = args.lse_layout == LseLayout::kHeadsTokens;
-  const float lse = static_cast<const float*>(view.data)[token * view.stride[heads_first ? 1 : 0] +
-                                                         head * view.stride[heads_first ? 0 : 1]];
-  return std::isinf(lse) ? -kInfinity : lse;
-}
+// How one format is kept in memory.
+struct Bf16 {
+  using Code = uint16_t;
+  static float load(Code code) { return bf16_to_float(code); }
+  static Code store(float value) { return float_to_bf16(value); }
+};
+struct Fp16 {
+  using Code = uint16_t;
+  static float load(Code code) { return fp16_to_float(code); }
+  static Code store(float value) { return float_to_fp16(value); }
+};
+struct Fp32 {
+  using Code = float;
+  static float load(Code code) { return code; }
+  static Code store(float value) { return value; }
+};
+struct E4m3 {
+  using Code = uint8_t;
+  static Code store(float value) { return float_to_e4m3(value); }
+};
 
-void merge_row(const MergeArgs& args, int64_t token, int64_t head) {
-  const bool has_prefix = args.tokens_with_prefix < 0 || token < args.tokens_with_prefix;
-  const float lse_p = has_prefix ? load_lse(args, args.prefix_lse, token, head) : -kInfinity;
-  const float lse_s = load_lse(args, args.suffix_lse, token, head);
-  // Weights in fp64, so that they are the same whatever vector expf a compiler would pick.
-  const bool nan = std::isnan(lse_p) || std::isnan(lse_s);
-  const float max = lse_p > lse_s ? lse_p : lse_s;
-  double weight_p = 0.0, weight_s = 0.0;
+// What both sides of one token and head contribute. The weights sum to 1 unless both are empty.
+struct Weights {
+  float prefix = 0.0f;
+  float suffix = 0.0f;
   float lse = -kInfinity;
-  if (nan) {
-    lse = std::numeric_limits<float>::quiet_NaN();
-  } else if (max != -kInfinity) {
-    weight_p = std::exp(static_cast<double>(lse_p) - static_cast<double>(max));
-    weight_s = std::exp(static_cast<double>(lse_s) - static_cast<double>(max));
-    lse = static_cast<float>(static_cast<double>(max) + std::log(weight_p + weight_s));
+};
+
+// In fp64, of which the results keep 24 bits: compilers then have no faster fp32 exp to differ by.
+Weights weights_of(float prefix_lse, float suffix_lse) {
+  if (std::isinf(prefix_lse)) prefix_lse = -kInfinity;
+  if (std::isinf(suffix_lse)) suffix_lse = -kInfinity;
+  if (std::isnan(prefix_lse) || std::isnan(suffix_lse)) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    return {nan, nan, nan};
   }
-  const double sum = weight_p + weight_s;
-  const float p = static_cast<float>(weight_p / sum);
-  const float s = static_cast<float>(weight_s / sum);
+  if (prefix_lse == -kInfinity && suffix_lse == -kInfinity) return {};
+  const double max = std::max(prefix_lse, suffix_lse);
+  const double min = std::min(prefix_lse, suffix_lse);
+  const double smaller = std::exp(min - max);  // the larger weight is exp(0) = 1
+  const float high = static_cast<float>(1.0 / (1.0 + smaller));
+  const float low = static_cast<float>(smaller / (1.0 + smaller));
+  const bool prefix_is_larger = prefix_lse >= suffix_lse;
+  return {prefix_is_larger ? high : low, prefix_is_larger ? low : high,
+          static_cast<float>(max + std::log1p(smaller))};
+}
+
+// A side of weight 0 is not read: it may hold anything. A NaN weight is not 0 and reaches the sum.
+template <typename In, typename Out>
+void merge_row(const Weights& weights, float out_factor, int64_t dim,
+               const typename In::Code* prefix, const typename In::Code* suffix,
+               typename Out::Code* out) {
+  const auto store = [&](int64_t c, float value) {
+    if constexpr (std::is_same_v<Out, E4m3>) value *= out_factor;
+    out[c] = Out::store(value);
+  };
+  if (weights.prefix == 0.0f && weights.suffix == 0.0f) {
+    for (int64_t c = 0; c < dim; ++c) store(c, 0.0f);
+  } else if (weights.prefix == 0.0f) {
+    for (int64_t c = 0; c < dim; ++c) store(c, In::load(suffix[c]));
+  } else if (weights.suffix == 0.0f) {
+    for (int64_t c = 0; c < dim; ++c) store(c, In::load(prefix[c]));
+  } else {
+    for (int64_t c = 0; c < dim; ++c) {
+      store(c, weights.prefix * In::load(prefix[c]) + weights.suffix * In::load(suffix[c]));
+    }
+  }
+}
+
+struct LseStrides {
+  int64_t token;
+  int64_t head;
+};
+
+template <typename View>
+LseStrides lse_strides(const View& view, LseLayout layout) {
+  if (layout == LseLayout::kHeadsTokens) return {view.stride[1], view.stride[0]};
+  return {view.stride[0], view.stride[1]};
+}
+
+template <typename In, typename Out>
+void merge_token(const MergeArgs& args, int64_t token) {
+  const bool has_prefix = args.tokens_with_prefix < 0 || token < args.tokens_with_prefix;
   const float out_factor = args.output_scale.present()
                                ? 1.0f / *static_cast<const float*>(args.output_scale.data)
                                : 1.0f;
-
-  const auto row = [&](const TensorView& view) {
+  const auto load_lse = [&](const TensorView& view, int64_t head) {
+    const LseStrides stride = lse_strides(view, args.lse_layout);
+    return static_cast<const float*>(view.data)[token * stride.token + head * stride.head];
+  };
+  const auto row = [&](const auto& view, int64_t head) {
     return token * view.stride[0] + head * view.stride[1];
   };
-  const int64_t prefix_row = row(args.prefix_out);
-  const int64_t suffix_row = row(args.suffix_out);
-  const int64_t out_row = token * args.out.stride[0] + head * args.out.stride[1];
-  const Dtype dtype = args.prefix_out.dtype;
-  for (int64_t c = 0; c < args.out.shape[2]; ++c) {
-    float value = 0.0f;
-    if (nan) {
-      value = lse;
-    } else if (p == 0.0f && weight_s > 0.0) {
-      value = load_element(args.suffix_out.data, dtype, suffix_row + c);
-    } else if (s == 0.0f && weight_p > 0.0) {
-      value = load_element(args.prefix_out.data, dtype, prefix_row + c);
-    } else if (sum > 0.0) {
-      value = p * load_element(args.prefix_out.data, dtype, prefix_row + c) +
-              s * load_element(args.suffix_out.data, dtype, suffix_row + c);
+  for (int64_t head = 0; head < args.out.shape[1]; ++head) {
+    const Weights weights = weights_of(has_prefix ? load_lse(args.prefix_lse, head) : -kInfinity,
+                                       load_lse(args.suffix_lse, head));
+    using InCode = typename In::Code;
+    merge_row<In, Out>(
+        weights, out_factor, args.out.shape[2],
+        static_cast<const InCode*>(args.prefix_out.data) + row(args.prefix_out, head),
+        static_cast<const InCode*>(args.suffix_out.data) + row(args.suffix_out, head),
+        static_cast<typename Out::Code*>(args.out.data) + row(args.out, head));
+    if (args.lse.present()) {
+      const LseStrides stride = lse_strides(args.lse, args.lse_layout);
+      static_cast<float*>(args.lse.data)[token * stride.token + head * stride.head] = weights.lse;
     }
-    store_element(args.out.data, args.out.dtype, out_row + c, value * out_factor);
   }
-  if (args.lse.present()) {
-    const bool heads_first = args.lse_layout == LseLayout::kHeadsTokens;
-    static_cast<float*>(args.lse.data)[token * args.lse.stride[heads_first ? 1 : 0] +
-                                       head * args.lse.stride[heads_first ? 0 : 1]] = lse;
+}
+
+using MergeToken = void (*)(const MergeArgs& args, int64_t token);
+
+template <typename In>
+MergeToken merge_token_to(Dtype out_dtype) {
+  switch (out_dtype) {
+    case Dtype::kBf16: return merge_token<In, Bf16>;
+    case Dtype::kFp16: return merge_token<In, Fp16>;
+    case Dtype::kE4m3: return merge_token<In, E4m3>;
+    default: return merge_token<In, Fp32>;
+  }
+}
+
+MergeToken select_merge_token(const MergeArgs& args) {
+  switch (args.prefix_out.dtype) {
+    case Dtype::kBf16: return merge_token_to<Bf16>(args.out.dtype);
+    case Dtype::kFp16: return merge_token_to<Fp16>(args.out.dtype);
+    default: return merge_token_to<Fp32>(args.out.dtype);
   }
 }
 
 Status run_merge(const MergeArgs& args, const ExecutionOptions& options) {
   FLASHPRIME_RETURN_IF_ERROR(validate_merge(args));
+  FLASHPRIME_RETURN_IF_ERROR(check_cpu_device(options));
   const StatusOr<ParallelFor> parallel_for = select_parallel_for(options);
   FLASHPRIME_RETURN_IF_ERROR(parallel_for.status());
-  (*parallel_for)(args.out.shape[0], [&](int64_t token) {
-    for (int64_t head = 0; head < args.out.shape[1]; ++head) merge_row(args, token, head);
+  const MergeToken merge_one = select_merge_token(args);
+  constexpr int64_t kTokensPerTask = 16;
+  const int64_t tokens = args.out.shape[0];
+  const int64_t tasks = tokens / kTokensPerTask + (tokens % kTokensPerTask != 0 ? 1 : 0);
+  (*parallel_for)(tasks, [&](int64_t task) {
+    const int64_t first = task * kTokensPerTask;
+    const int64_t end = std::min(first + kTokensPerTask, tokens);
+    for (int64_t token = first; token < end; ++token) merge_one(args, token);
   });
   return ok_status();
 }

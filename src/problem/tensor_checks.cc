@@ -2,7 +2,7 @@
 #include "problem/tensor_checks.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -198,6 +198,46 @@ Status check_memory(const TensorView& view, const TensorSpec& spec) {
       StatusCode::kRange, name, ": got a capacity of ", view.capacity_bytes,
       " bytes, wanted at least ", bytes, " for shape ", shape_text(view), " with strides ",
       shape_text(view.stride.data(), view.rank));
+  return ok_status();
+}
+
+TensorSpec lse_spec(std::string_view name, Dtype dtype, LseLayout layout, int64_t tokens,
+                    int64_t heads) {
+  TensorSpec spec{name, dtype, 2, {heads, tokens}, "[H, T], the layout that lse_layout names"};
+  if (layout == LseLayout::kTokensHeads) {
+    spec.shape = {tokens, heads};
+    spec.meaning = "[T, H], the layout that lse_layout names";
+  }
+  spec.dense_last_axis = false;
+  return spec;
+}
+
+Status check_output_scale(const TensorView& view, Dtype out_dtype) {
+  const bool wanted = out_dtype == Dtype::kE4m3;
+  FLASHPRIME_REQUIRE(view.present() || !wanted, StatusCode::kDtype,
+                     "output_scale: absent, wanted fp32 [1] because out is e4m3");
+  FLASHPRIME_REQUIRE(!view.present() || wanted, StatusCode::kDtype,
+                     "output_scale: present, wanted absent because out is ", dtype_name(out_dtype),
+                     ", not e4m3");
+  if (!wanted) return ok_status();
+  return check_tensor(view, {"output_scale", Dtype::kFp32, 1, {1}, "[1]"});
+}
+
+Status check_output_scale_value(const TensorView& view) {
+  if (!view.present()) return ok_status();
+  const float scale = *static_cast<const float*>(view.data);
+  FLASHPRIME_REQUIRE(std::isfinite(scale) && scale > 0.0f, StatusCode::kNumeric,
+                     "output_scale: got ", scale, ", wanted a finite number above 0");
+  return ok_status();
+}
+
+Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTensor> others) {
+  if (!output.view.present()) return ok_status();
+  for (const NamedTensor& other : others) {
+    FLASHPRIME_REQUIRE(!other.view.present() || !overlap(output.view, other.view),
+                       StatusCode::kAlias, output.name, ": got memory that overlaps ", other.name,
+                       ", wanted memory of its own");
+  }
   return ok_status();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,24 @@ Status check_tensor(const TensorView& view, const TensorSpec& spec);
 
 // The part of check_tensor() that does not depend on a wanted shape.
 Status check_memory(const TensorView& view, const TensorSpec& spec);
+
+// An LSE tensor in that layout, strides free.
+TensorSpec lse_spec(std::string_view name, Dtype dtype, LseLayout layout, int64_t tokens,
+                    int64_t heads);
+
+// Scale of an e4m3 output: present exactly when out_dtype is e4m3, fp32 [1].
+Status check_output_scale(const TensorView& view, Dtype out_dtype);
+
+// Reads the scale, if present: finite and above 0.
+Status check_output_scale_value(const TensorView& view);
+
+struct NamedTensor {
+  std::string_view name;
+  TensorView view;
+};
+
+// kAlias when `output` overlaps one of `others`. Absent tensors overlap nothing.
+Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTensor> others);
 
 // Whether two views that check_memory() has accepted share a byte. Exact for tensors whose axes
 // nest, as those cut from one buffer do; a layout too tangled to decide counts as overlapping.

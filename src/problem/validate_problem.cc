@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "checks.h"
 #include "problem/tensor_checks.h"
@@ -13,8 +14,7 @@ namespace {
 
 constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
 
-// Rows of the query side and of the key side. Each is the first extent of the first of its tensors
-// that is present.
+// Rows of the query side and of the key side.
 struct Rows {
   int64_t q = 0;
   int64_t k = 0;
@@ -23,18 +23,17 @@ struct Rows {
 // Joined or in two parts, and not both.
 Status check_parts(std::string_view name, const TensorView& joined, const TensorView& nope,
                    const TensorView& pe, int32_t rope) {
-  FLASHPRIME_REQUIRE(joined.present() || nope.present() || pe.present(), StatusCode::kShape, name,
-                     ": got neither ", name, " nor ", name, "_nope, wanted one of them");
-  FLASHPRIME_REQUIRE(!joined.present() || (!nope.present() && !pe.present()), StatusCode::kShape,
-                     name, ": got both ", name, " and ", nope.present() ? name : name,
-                     nope.present() ? "_nope" : "_pe", ", wanted ", name, " alone or ", name,
-                     "_nope with ", name, "_pe");
-  if (joined.present()) return ok_status();
-  FLASHPRIME_REQUIRE(nope.present(), StatusCode::kShape, name, "_nope: absent, wanted with ", name,
-                     "_pe");
-  FLASHPRIME_REQUIRE(pe.present() || rope == 0, StatusCode::kShape, name,
-                     "_pe: absent, wanted with ", name, "_nope because dims.rope is ", rope);
-  FLASHPRIME_REQUIRE(!pe.present() || rope > 0, StatusCode::kShape, name,
+  constexpr StatusCode kCode = StatusCode::kShape;
+  const bool parts = nope.present() || pe.present();
+  FLASHPRIME_REQUIRE(joined.present() || parts, kCode, name, ": got neither ", name, " nor ", name,
+                     "_nope, wanted one of them");
+  FLASHPRIME_REQUIRE(!joined.present() || !parts, kCode, name, ": got both ", name, " and ", name,
+                     nope.present() ? "_nope" : "_pe", ", wanted one of them");
+  FLASHPRIME_REQUIRE(joined.present() || nope.present(), kCode, name, "_nope: absent, wanted with ",
+                     name, "_pe");
+  FLASHPRIME_REQUIRE(joined.present() || pe.present() || rope == 0, kCode, name,
+                     "_pe: absent, wanted because dims.rope is ", rope);
+  FLASHPRIME_REQUIRE(!pe.present() || rope > 0, kCode, name,
                      "_pe: present, wanted absent because dims.rope is 0");
   return ok_status();
 }
@@ -47,36 +46,26 @@ Status check_inputs(const PrefillProblem& problem, const PrefillArgs& args, Rows
 
   FLASHPRIME_RETURN_IF_ERROR(check_parts("q", args.q, args.q_nope, args.q_pe, rope));
   FLASHPRIME_RETURN_IF_ERROR(check_parts("k", args.k, args.k_nope, args.k_pe, rope));
-  rows->q = args.q.present() ? args.q.shape[0] : args.q_nope.shape[0];
-  rows->k = args.k.present() ? args.k.shape[0] : args.k_nope.shape[0];
+  FLASHPRIME_REQUIRE(args.v.present(), StatusCode::kShape, "v: absent, wanted [Tk, H, v]");
+  rows->q = (args.q.present() ? args.q : args.q_nope).shape[0];
+  rows->k = (args.k.present() ? args.k : args.k_nope).shape[0];
   const auto [tq, tk] = *rows;
 
-  if (args.q.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.q, {"q", dtype, 3, {tq, heads, dim_qk}, "[T, H, nope + rope]"}));
-  } else {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.q_nope, {"q_nope", dtype, 3, {tq, heads, nope}, "[T, H, nope]"}));
+  TensorSpec k_pe{"k_pe", dtype, 2, {tk, rope}, "[Tk, rope] (or [Tk, 1, rope])"};
+  if (args.k_pe.rank == 3) k_pe = {"k_pe", dtype, 3, {tk, 1, rope}, "[Tk, 1, rope]"};
+
+  const std::pair<const TensorView&, TensorSpec> inputs[] = {
+      {args.q, {"q", dtype, 3, {tq, heads, dim_qk}, "[T, H, nope + rope]"}},
+      {args.q_nope, {"q_nope", dtype, 3, {tq, heads, nope}, "[T, H, nope]"}},
+      {args.q_pe, {"q_pe", dtype, 3, {tq, heads, rope}, "[T, H, rope]"}},
+      {args.k, {"k", dtype, 3, {tk, heads, dim_qk}, "[Tk, H, nope + rope]"}},
+      {args.k_nope, {"k_nope", dtype, 3, {tk, heads, nope}, "[Tk, H, nope]"}},
+      {args.k_pe, k_pe},
+      {args.v, {"v", dtype, 3, {tk, heads, dim_v}, "[Tk, H, v]"}}};
+  for (const auto& [view, spec] : inputs) {
+    if (view.present()) FLASHPRIME_RETURN_IF_ERROR(check_tensor(view, spec));
   }
-  if (args.q_pe.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.q_pe, {"q_pe", dtype, 3, {tq, heads, rope}, "[T, H, rope]"}));
-  }
-  if (args.k.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.k, {"k", dtype, 3, {tk, heads, dim_qk}, "[Tk, H, nope + rope]"}));
-  } else {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.k_nope, {"k_nope", dtype, 3, {tk, heads, nope}, "[Tk, H, nope]"}));
-  }
-  if (args.k_pe.rank == 3) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.k_pe, {"k_pe", dtype, 3, {tk, 1, rope}, "[Tk, 1, rope]"}));
-  } else if (args.k_pe.present()) {
-    FLASHPRIME_RETURN_IF_ERROR(check_tensor(
-        args.k_pe, {"k_pe", dtype, 2, {tk, rope}, "[Tk, rope] (or rank 3, [Tk, 1, rope])"}));
-  }
-  return check_tensor(args.v, {"v", dtype, 3, {tk, heads, dim_v}, "[Tk, H, v]"});
+  return ok_status();
 }
 
 Status check_outputs(const PrefillProblem& problem, const PrefillArgs& args, const Rows& rows) {
@@ -90,32 +79,12 @@ Status check_outputs(const PrefillProblem& problem, const PrefillArgs& args, con
                      problem.return_lse ? "present" : "absent", " because return_lse is ",
                      problem.return_lse ? "true" : "false");
   if (problem.return_lse) {
-    const bool heads_first = problem.lse_layout == LseLayout::kHeadsTokens;
-    TensorSpec spec{"lse",
-                    problem.out_dtype == Dtype::kFp64 ? Dtype::kFp64 : Dtype::kFp32,
-                    2,
-                    {rows.q, heads},
-                    "[T, H], the layout that lse_layout names",
-                    Access::kWrite,
-                    /*dense_last_axis=*/false};
-    if (heads_first) {
-      std::swap(spec.shape[0], spec.shape[1]);
-      spec.meaning = "[H, T], the layout that lse_layout names";
-    }
+    const Dtype lse_dtype = problem.out_dtype == Dtype::kFp64 ? Dtype::kFp64 : Dtype::kFp32;
+    TensorSpec spec = lse_spec("lse", lse_dtype, problem.lse_layout, rows.q, heads);
+    spec.access = Access::kWrite;
     FLASHPRIME_RETURN_IF_ERROR(check_tensor(as_const(args.lse), spec));
   }
-
-  const bool fp8 = problem.out_dtype == Dtype::kE4m3;
-  FLASHPRIME_REQUIRE(args.output_scale.present() || !fp8, StatusCode::kDtype,
-                     "output_scale: absent, wanted fp32 [1] because out is e4m3");
-  FLASHPRIME_REQUIRE(!args.output_scale.present() || fp8, StatusCode::kDtype,
-                     "output_scale: present, wanted absent because out is ",
-                     dtype_name(problem.out_dtype), ", not e4m3");
-  if (fp8) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check_tensor(args.output_scale, {"output_scale", Dtype::kFp32, 1, {1}, "[1]"}));
-  }
-  return ok_status();
+  return check_output_scale(args.output_scale, problem.out_dtype);
 }
 
 // One cu_seqlens: its view, then its contents, then the stated maximum.
@@ -177,33 +146,20 @@ Status check_lengths(const PrefillProblem& problem, const PrefillArgs& args, con
 }
 
 Status check_aliases(const PrefillArgs& args) {
-  struct Named {
-    std::string_view name;
-    const TensorView& view;
-  };
-  const TensorView out = as_const(args.out);
-  const TensorView lse = as_const(args.lse);
-  const Named inputs[] = {{"q", args.q},
-                          {"q_nope", args.q_nope},
-                          {"q_pe", args.q_pe},
-                          {"k", args.k},
-                          {"k_nope", args.k_nope},
-                          {"k_pe", args.k_pe},
-                          {"v", args.v},
-                          {"cu_seqlens_q", args.cu_seqlens_q},
-                          {"cu_seqlens_k", args.cu_seqlens_k},
-                          {"output_scale", args.output_scale}};
-  for (const Named& output : {Named{"out", out}, Named{"lse", lse}}) {
-    if (!output.view.present()) continue;
-    for (const Named& input : inputs) {
-      FLASHPRIME_REQUIRE(!input.view.present() || !overlap(output.view, input.view),
-                         StatusCode::kAlias, output.name, ": got memory that overlaps ", input.name,
-                         ", wanted memory of its own");
-    }
+  for (const NamedTensor& output :
+       {NamedTensor{"out", as_const(args.out)}, NamedTensor{"lse", as_const(args.lse)}}) {
+    FLASHPRIME_RETURN_IF_ERROR(check_no_overlap(output, {{"q", args.q},
+                                                         {"q_nope", args.q_nope},
+                                                         {"q_pe", args.q_pe},
+                                                         {"k", args.k},
+                                                         {"k_nope", args.k_nope},
+                                                         {"k_pe", args.k_pe},
+                                                         {"v", args.v},
+                                                         {"cu_seqlens_q", args.cu_seqlens_q},
+                                                         {"cu_seqlens_k", args.cu_seqlens_k},
+                                                         {"output_scale", args.output_scale}}));
   }
-  FLASHPRIME_REQUIRE(!lse.present() || !overlap(out, lse), StatusCode::kAlias,
-                     "lse: got memory that overlaps out, wanted memory of its own");
-  return ok_status();
+  return check_no_overlap({"lse", as_const(args.lse)}, {{"out", as_const(args.out)}});
 }
 
 Status check_numbers(const PrefillArgs& args) {
@@ -213,12 +169,7 @@ Status check_numbers(const PrefillArgs& args) {
                      "finite number of 0 or more");
   FLASHPRIME_REQUIRE(std::isfinite(scale) && scale >= 0.0f, StatusCode::kNumeric,
                      "softmax_scale: got ", scale, ", wanted a finite number of 0 or more");
-  if (args.output_scale.present()) {
-    const float output_scale = *static_cast<const float*>(args.output_scale.data);
-    FLASHPRIME_REQUIRE(std::isfinite(output_scale) && output_scale > 0.0f, StatusCode::kNumeric,
-                       "output_scale: got ", output_scale, ", wanted a finite number above 0");
-  }
-  return ok_status();
+  return check_output_scale_value(args.output_scale);
 }
 
 RowTensor row_tensor(const TensorView& view, int64_t first_element = 0) {
@@ -229,51 +180,53 @@ RowTensor row_tensor(const TensorView& view, int64_t first_element = 0) {
 
 }  // namespace
 
-Status validate_problem(const PrefillProblem& problem) {
+std::vector<Status> find_problem_defects(const PrefillProblem& problem) {
   const auto [nope, rope, dim_v] = problem.dims;
   const Dtype dtype = problem.dtype;
   const Dtype out_dtype = problem.out_dtype;
   const Mask& mask = problem.mask;
+  const bool window = mask.kind == MaskKind::kWindow;
   const int splits = problem.num_splits;
 
-  FLASHPRIME_REQUIRE(nope >= 1, StatusCode::kShape, "dims.nope: got ", nope, ", wanted 1 or more");
-  FLASHPRIME_REQUIRE(rope >= 0, StatusCode::kShape, "dims.rope: got ", rope, ", wanted 0 or more");
-  FLASHPRIME_REQUIRE(dim_v >= 1, StatusCode::kShape, "dims.v: got ", dim_v, ", wanted 1 or more");
-  FLASHPRIME_REQUIRE(problem.num_heads >= 1, StatusCode::kShape, "num_heads: got ",
-                     problem.num_heads, ", wanted 1 or more");
+  std::vector<Status> defects;
+  const auto require = [&](bool condition, StatusCode code, const auto&... message) {
+    if (!condition) defects.emplace_back(code, concat(message...));
+  };
+  require(dtype == Dtype::kBf16 || dtype == Dtype::kFp16 || dtype == Dtype::kFp32,
+          StatusCode::kDtype, "dtype: got ", dtype_name(dtype), ", wanted bf16, fp16 or fp32");
+  require(out_dtype == dtype || out_dtype == Dtype::kFp32 || out_dtype == Dtype::kFp64 ||
+              out_dtype == Dtype::kE4m3,
+          StatusCode::kDtype, "out_dtype: got ", dtype_name(out_dtype), ", wanted ",
+          dtype_name(dtype), " (the dtype), fp32, fp64 or e4m3");
 
-  FLASHPRIME_REQUIRE(dtype == Dtype::kBf16 || dtype == Dtype::kFp16 || dtype == Dtype::kFp32,
-                     StatusCode::kDtype, "dtype: got ", dtype_name(dtype),
-                     ", wanted bf16, fp16 or fp32");
-  FLASHPRIME_REQUIRE(out_dtype == dtype || out_dtype == Dtype::kFp32 || out_dtype == Dtype::kFp64 ||
-                         out_dtype == Dtype::kE4m3,
-                     StatusCode::kDtype, "out_dtype: got ", dtype_name(out_dtype), ", wanted ",
-                     dtype_name(dtype), " (the dtype), fp32, fp64 or e4m3");
+  require(nope >= 1, StatusCode::kShape, "dims.nope: got ", nope, ", wanted 1 or more");
+  require(rope >= 0, StatusCode::kShape, "dims.rope: got ", rope, ", wanted 0 or more");
+  require(dim_v >= 1, StatusCode::kShape, "dims.v: got ", dim_v, ", wanted 1 or more");
 
-  FLASHPRIME_REQUIRE(mask.kind == MaskKind::kFull || mask.kind == MaskKind::kCausal ||
-                         mask.kind == MaskKind::kWindow,
-                     StatusCode::kUnsupported, "mask.kind: got ", static_cast<int>(mask.kind),
-                     ", wanted full (0), causal (1) or window (2)");
-  FLASHPRIME_REQUIRE(
-      mask.kind == MaskKind::kWindow || (mask.window_left < 0 && mask.window_right < 0),
-      StatusCode::kUnsupported, "mask: got window reaches (", mask.window_left, ", ",
-      mask.window_right, ") with a mask that is not a window, wanted negative ones");
-  FLASHPRIME_REQUIRE(problem.lse_layout == LseLayout::kHeadsTokens ||
-                         problem.lse_layout == LseLayout::kTokensHeads,
-                     StatusCode::kShape, "lse_layout: got ", static_cast<int>(problem.lse_layout),
-                     ", wanted [H, T] (0) or [T, H] (1)");
+  require(window || mask.kind == MaskKind::kFull || mask.kind == MaskKind::kCausal,
+          StatusCode::kUnsupported, "mask.kind: got ", static_cast<int>(mask.kind),
+          ", wanted full (0), causal (1) or window (2)");
+  require(window || (mask.window_left < 0 && mask.window_right < 0), StatusCode::kUnsupported,
+          "mask: got window reaches (", mask.window_left, ", ", mask.window_right,
+          ") with a mask that is not a window, wanted negative ones");
 
-  FLASHPRIME_REQUIRE(splits >= 0, StatusCode::kUnsupported, "num_splits: got ", splits,
-                     ", wanted 0 (the selector chooses) or more");
-  FLASHPRIME_REQUIRE(splits <= 1 || !problem.batch_invariant, StatusCode::kUnsupported,
-                     "num_splits: got ", splits,
-                     ", wanted 0 or 1 because batch_invariant forbids splitting keys");
-  return ok_status();
+  require(problem.num_heads >= 1, StatusCode::kShape, "num_heads: got ", problem.num_heads,
+          ", wanted 1 or more");
+  require(problem.lse_layout == LseLayout::kHeadsTokens ||
+              problem.lse_layout == LseLayout::kTokensHeads,
+          StatusCode::kShape, "lse_layout: got ", static_cast<int>(problem.lse_layout),
+          ", wanted [H, T] (0) or [T, H] (1)");
+  require(splits >= 0, StatusCode::kUnsupported, "num_splits: got ", splits,
+          ", wanted 0 (the selector chooses) or more");
+  require(splits <= 1 || !problem.batch_invariant, StatusCode::kUnsupported, "num_splits: got ",
+          splits, ", wanted 0 or 1 because batch_invariant forbids splitting keys");
+  return defects;
 }
 
 Status validate_prefill(const PrefillProblem& problem, const PrefillArgs& args) {
+  const std::vector<Status> defects = find_problem_defects(problem);
+  if (!defects.empty()) return defects.front();
   Rows rows;
-  FLASHPRIME_RETURN_IF_ERROR(validate_problem(problem));
   FLASHPRIME_RETURN_IF_ERROR(check_inputs(problem, args, &rows));
   FLASHPRIME_RETURN_IF_ERROR(check_outputs(problem, args, rows));
   FLASHPRIME_RETURN_IF_ERROR(check_lengths(problem, args, rows));

@@ -2,18 +2,20 @@
 // What is refused, and in which words: one check per line.
 #pragma once
 
+#include <vector>
+
 #include "flashprime/prefill.h"
 #include "kernels/shared/prefill_params.h"
 #include "kernels/shared/prefill_traits.h"
 
 namespace flashprime {
 
-// Whether the problem is one that the operator defines; which kernels compute it is the selector's
-// question.
-Status validate_problem(const PrefillProblem& problem);
+// Everything that keeps the problem from being one that the operator defines, in the order dtype,
+// dims, mask, rest. Which kernels compute a problem without defects is the selector's question.
+std::vector<Status> find_problem_defects(const PrefillProblem& problem);
 
-// validate_problem() and everything about the arguments. Reads cu_seqlens and output_scale, on the
-// host, and no other memory.
+// The first defect of the problem or, if it has none, of the arguments. Reads cu_seqlens and
+// output_scale, on the host, and no other memory.
 Status validate_prefill(const PrefillProblem& problem, const PrefillArgs& args);
 
 // What kernels are given. Only for arguments that validate_prefill() has accepted.

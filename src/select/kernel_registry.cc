@@ -2,6 +2,7 @@
 #include "select/kernel_registry.h"
 
 #include "checks.h"
+#include "cpu/fast_target.h"
 #include "problem/tensor_checks.h"
 
 namespace flashprime {
@@ -48,9 +49,8 @@ std::vector<KernelRow> make_registry() {
                            : "processor: got none of the SIMD targets of this build, wanted AVX2 "
                              "with FMA or better");
   };
-  fast.run_description = [](int32_t num_threads) {
-    return concat(cpu::fast_isa_target(), ", ", num_threads,
-                  num_threads == 1 ? " thread" : " threads");
+  fast.run_description = [](const std::string& threads) {
+    return concat(cpu::fast_isa_target(), ", tiles of ", cpu::kFastBlockQ, " queries, ", threads);
   };
   fast.run = cpu::run_fast;
 
@@ -65,7 +65,9 @@ std::vector<KernelRow> make_registry() {
   reference.masks = all_masks;
   reference.max_splits = 1;
   reference.unavailable_reason = [] { return std::string(); };
-  reference.run_description = [](int32_t) { return std::string("scalar fp64, 1 thread"); };
+  reference.run_description = [](const std::string&) {
+    return std::string("scalar fp64, 1 thread");
+  };
   reference.run = [](const PrefillTraits& traits, const PrefillParams& params, const ParallelFor&) {
     return cpu::run_reference(traits, params);
   };

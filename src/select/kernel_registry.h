@@ -18,8 +18,8 @@ struct KernelRow {
   int32_t max_splits;
   // Why this machine cannot run it, or empty.
   std::string (*unavailable_reason)();
-  // How it runs on this machine, for people: "AVX2, 8 threads".
-  std::string (*run_description)(int32_t num_threads);
+  // How it runs on this machine, for people; `threads` is "8 threads".
+  std::string (*run_description)(const std::string& threads);
   Status (*run)(const PrefillTraits& traits, const PrefillParams& params,
                 const ParallelFor& parallel_for);
 };

@@ -27,40 +27,32 @@ std::string device_name(const Device& device) {
 }
 
 // Every reason why `row` cannot run the problem, in the order device, dtype, dependencies, dims,
-// mask, rest.
+// mask, rest. CPU kernels take all dims that the operator defines.
 std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem& problem,
                                       const ExecutionOptions& options) {
   std::vector<std::string> reasons;
-  const DeviceKind device = options.device.kind;
-  if (device != DeviceKind::kAuto && device != row.info.device) {
-    reasons.push_back(concat("device: got ", device_name(options.device),
-                             ", wanted cpu; this build has no CUDA kernels"));
+  const auto require = [&](bool condition, const auto&... message) {
+    if (!condition) reasons.push_back(concat(message...));
+  };
+  const Status device = check_cpu_device(options);
+  require(device.ok(), device.message());
+
+  const std::vector<Status> defects = find_problem_defects(problem);
+  for (const Status& defect : defects) reasons.push_back(defect.message());
+  if (defects.empty()) {
+    require(contains(row.dtypes, problem.dtype), "dtype: got ", dtype_name(problem.dtype),
+            ", wanted one of ", row.info.dtypes);
+    require(contains(row.out_dtypes, problem.out_dtype), "out_dtype: got ",
+            dtype_name(problem.out_dtype), ", wanted one of ", row.info.out_dtypes);
+    const std::string unavailable = row.unavailable_reason();
+    require(unavailable.empty(), unavailable);
+    require(contains(row.masks, problem.mask.kind), "mask: got ", mask_name(problem.mask.kind),
+            ", wanted one of ", row.info.masks);
+    require(problem.num_splits <= row.max_splits, "num_splits: got ", problem.num_splits,
+            ", wanted at most ", row.max_splits, ": this kernel does not split keys");
   }
-  if (!contains(row.dtypes, problem.dtype)) {
-    reasons.push_back(
-        concat("dtype: got ", dtype_name(problem.dtype), ", wanted one of ", row.info.dtypes));
-  }
-  if (!contains(row.out_dtypes, problem.out_dtype)) {
-    reasons.push_back(concat("out_dtype: got ", dtype_name(problem.out_dtype), ", wanted one of ",
-                             row.info.out_dtypes));
-  }
-  if (std::string reason = row.unavailable_reason(); !reason.empty()) reasons.push_back(reason);
-  const auto [nope, rope, dim_v] = problem.dims;
-  if (nope < 1 || rope < 0 || dim_v < 1) {
-    reasons.push_back(concat("dims: got (nope ", nope, ", rope ", rope, ", v ", dim_v, "), wanted ",
-                             row.info.head_dims));
-  }
-  if (!contains(row.masks, problem.mask.kind)) {
-    reasons.push_back(
-        concat("mask: got ", mask_name(problem.mask.kind), ", wanted one of ", row.info.masks));
-  }
-  if (problem.num_splits > row.max_splits) {
-    reasons.push_back(concat("num_splits: got ", problem.num_splits, ", wanted at most ",
-                             row.max_splits, ": this kernel does not split keys"));
-  }
-  if (!options.kernel.empty() && options.kernel != row.info.name) {
-    reasons.push_back(concat("kernel: got ", options.kernel, " forced by the caller"));
-  }
+  require(options.kernel.empty() || options.kernel == row.info.name, "kernel: got ", options.kernel,
+          ", which the caller forces");
   return reasons;
 }
 
@@ -72,7 +64,22 @@ StatusOr<int32_t> num_threads_of(const ExecutionOptions& options) {
   return options.num_threads;
 }
 
+std::string threads_text(const ExecutionOptions& options) {
+  if (options.parallel_for) return "the caller's threads";
+  const StatusOr<int32_t> num_threads = num_threads_of(options);
+  if (!num_threads.ok()) return num_threads.status().to_string();
+  return concat(*num_threads, *num_threads == 1 ? " thread" : " threads");
+}
+
 }  // namespace
+
+Status check_cpu_device(const ExecutionOptions& options) {
+  const DeviceKind device = options.device.kind;
+  FLASHPRIME_REQUIRE(device == DeviceKind::kAuto || device == DeviceKind::kCpu,
+                     StatusCode::kUnsupported, "device: got ", device_name(options.device),
+                     ", wanted cpu; this build has no CUDA kernels");
+  return ok_status();
+}
 
 StatusOr<ParallelFor> select_parallel_for(const ExecutionOptions& options) {
   if (options.parallel_for) return options.parallel_for;
@@ -83,19 +90,15 @@ StatusOr<ParallelFor> select_parallel_for(const ExecutionOptions& options) {
 
 Explanation explain(const PrefillProblem& problem, const ExecutionOptions& options) {
   Explanation explanation;
-  const Status legal = validate_problem(problem);
   for (const KernelRow& row : kernel_registry()) {
     KernelVerdict verdict;
     verdict.kernel = row.info.name;
     verdict.reasons = find_reasons(row, problem, options);
-    // What no kernel may compute and no column of the registry names.
-    if (!legal.ok() && verdict.reasons.empty()) verdict.reasons.push_back(legal.message());
     verdict.supported = verdict.reasons.empty();
     if (verdict.supported && !explanation.supported) {
       explanation.supported = true;
       explanation.kernel = row.info.name;
-      const StatusOr<int32_t> num_threads = num_threads_of(options);
-      explanation.detail = row.run_description(num_threads.ok() ? *num_threads : 1);
+      explanation.detail = row.run_description(threads_text(options));
     }
     explanation.verdicts.push_back(verdict);
   }

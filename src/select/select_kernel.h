@@ -10,6 +10,9 @@ namespace flashprime {
 StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
                                          const ExecutionOptions& options);
 
+// Whether the call may run on the CPU: this build has no other device.
+Status check_cpu_device(const ExecutionOptions& options);
+
 // The loop that a call's tiles go through: the caller's, or the library's pool.
 StatusOr<ParallelFor> select_parallel_for(const ExecutionOptions& options);
 

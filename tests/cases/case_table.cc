@@ -352,6 +352,15 @@ void add_poison(TableBuilder& table) {
     row.poison = {{Tensor::kK, 0, 150, Value::kNan}, {Tensor::kV, 0, 171, Value::kNan}};
   }
   {
+    Case& row =
+        table.add("poison_e4m3", "NaN stays NaN in e4m3 and does not become 448", kQuickAndFull);
+    row.out_dtype = Dtype::kE4m3;
+    row.output_scale = 0.05f;
+    row.q_lens = {4, 9};
+    row.k_lens = {20, 9};
+    row.poison = {{Tensor::kV, 0, 18, Value::kNan}};
+  }
+  {
     Case& row = table.add("poison_infinite_value", "an infinite value stays in its sequence",
                           kQuickAndFull);
     row.q_lens = {30, 12};

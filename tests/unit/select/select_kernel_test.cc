@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cpu/cpu_kernels.h"
+#include "flashprime/backend.h"
+#include "flashprime/version.h"
+
+namespace flashprime {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+TEST(ListKernels, NamesTheCpuKernelsInOrderOfPreference) {
+  ASSERT_EQ(list_kernels().size(), 2u);
+  EXPECT_EQ(list_kernels()[0].name, "cpu_fast");
+  EXPECT_EQ(list_kernels()[1].name, "cpu_reference");
+  EXPECT_EQ(list_kernels()[0].dtypes, "bf16, fp16, fp32");
+  EXPECT_EQ(list_kernels()[0].out_dtypes, "bf16, fp16, fp32, e4m3");
+  EXPECT_EQ(list_kernels()[1].out_dtypes, "bf16, fp16, fp32, fp64, e4m3");
+  EXPECT_EQ(list_kernels()[1].masks, "full, causal, window");
+}
+
+TEST(Explain, TakesTheFirstKernelThatCan) {
+  const Explanation explanation = explain({}, {.num_threads = 3});
+  EXPECT_TRUE(explanation.supported);
+  ASSERT_EQ(explanation.verdicts.size(), 2u);
+  EXPECT_TRUE(explanation.verdicts[1].supported);
+  if (*cpu::fast_isa_target() == '\0') GTEST_SKIP() << "no SIMD target on this processor";
+  EXPECT_EQ(explanation.kernel, "cpu_fast");
+  EXPECT_THAT(explanation.detail, StartsWith(cpu::fast_isa_target()));
+  EXPECT_THAT(explanation.detail, HasSubstr("3 threads"));
+  EXPECT_THAT(explanation.verdicts[0].reasons, IsEmpty());
+}
+
+TEST(Explain, SaysWhyAKernelWasPassedOver) {
+  PrefillProblem problem;
+  problem.out_dtype = Dtype::kFp64;
+  const Explanation explanation = explain(problem);
+  EXPECT_EQ(explanation.kernel, "cpu_reference");
+  EXPECT_THAT(explanation.verdicts[0].reasons,
+              ElementsAre("out_dtype: got fp64, wanted one of bf16, fp16, fp32, e4m3"));
+}
+
+TEST(Explain, ForcesTheKernelThatTheCallerNames) {
+  const Explanation explanation = explain({}, {.kernel = "cpu_reference"});
+  EXPECT_EQ(explanation.kernel, "cpu_reference");
+  EXPECT_EQ(explanation.detail, "scalar fp64, 1 thread");
+  EXPECT_THAT(explanation.verdicts[0].reasons,
+              ElementsAre("kernel: got cpu_reference, which the caller forces"));
+}
+
+TEST(Explain, GivesEveryReasonInTheOrderDeviceDtypeMaskRest) {
+  PrefillProblem problem;
+  problem.out_dtype = Dtype::kFp64;
+  problem.num_splits = 4;
+  const Explanation explanation =
+      explain(problem, {.device = {DeviceKind::kCuda, 1}, .kernel = "cpu_reference"});
+  EXPECT_FALSE(explanation.supported);
+  EXPECT_EQ(explanation.kernel, "");
+  EXPECT_THAT(
+      explanation.verdicts[0].reasons,
+      ElementsAre(StartsWith("device: got cuda:1"), StartsWith("out_dtype: got fp64"),
+                  StartsWith("num_splits: got 4"), StartsWith("kernel: got cpu_reference")));
+  EXPECT_THAT(explanation.verdicts[1].reasons,
+              ElementsAre(StartsWith("device: got cuda:1"), StartsWith("num_splits: got 4")));
+}
+
+TEST(Explain, GivesEveryDefectOfAProblemThatTheOperatorDoesNotDefine) {
+  PrefillProblem problem;
+  problem.dims = {0, -1, 0};
+  problem.dtype = Dtype::kE4m3;
+  problem.mask.window_left = 5;
+  problem.num_heads = 0;
+  const Explanation explanation = explain(problem, {.device = {DeviceKind::kCuda, 0}});
+  EXPECT_FALSE(explanation.supported);
+  for (const KernelVerdict& verdict : explanation.verdicts) {
+    EXPECT_THAT(verdict.reasons, ElementsAre(StartsWith("device: "), StartsWith("dtype: "),
+                                             StartsWith("out_dtype: "), StartsWith("dims.nope: "),
+                                             StartsWith("dims.rope: "), StartsWith("dims.v: "),
+                                             StartsWith("mask: "), StartsWith("num_heads: ")));
+  }
+}
+
+TEST(CpuInfo, NamesTheProcessorItsTargetAndTheThreads) {
+  const CpuInfo info = cpu_info();
+  EXPECT_EQ(info.isa_target, cpu::fast_isa_target());
+  EXPECT_NE(info.brand, "");
+  EXPECT_GE(info.num_threads, 1);
+}
+
+TEST(NumericsId, HoldsTheTargetThatBitsDependOn) {
+  const std::string target = cpu::fast_isa_target();
+  EXPECT_EQ(numerics_id(), "1/" + (target.empty() ? "scalar" : target));
+}
+
+TEST(Version, OfTheLibraryIsThatOfTheHeaders) {
+  EXPECT_EQ(version(), FLASHPRIME_VERSION_STRING);
+  EXPECT_NE(build_description(), "");
+}
+
+TEST(Status, NamesEveryCode) {
+  for (int code = 0; code <= static_cast<int>(StatusCode::kInternal); ++code) {
+    EXPECT_THAT(std::string(status_code_name(static_cast<StatusCode>(code))), StartsWith("k"));
+  }
+  EXPECT_EQ(status_code_name(static_cast<StatusCode>(999)), "unknown StatusCode");
+  EXPECT_EQ(Status(StatusCode::kShape, "q: got 1").to_string(), "kShape: q: got 1");
+  EXPECT_EQ(ok_status().to_string(), "kOk");
+}
+
+}  // namespace
+}  // namespace flashprime
