@@ -21,41 +21,6 @@ void occupy_standard_descriptors() {
   }
 }
 
-<<<<<<< HEAD
-int parse_and_run(int argc, char** argv, Session& session) {
-  using namespace flashprime::cli;
-  CLI::App app{"MLA prefill attention: try it, check it, replay real traces through it"};
-  app.name("flashprime");
-  app.set_version_flag("--version", "flashprime " + std::string(flashprime::version()) + " (" +
-                                        std::string(flashprime::build_description()) + ")");
-  app.require_subcommand(1);
-  app.footer(
-      "Exit codes: 0 ok, 1 a check failed, 2 usage, 3 bad input file, 4 unsupported,\n"
-      "5 environment, 70 internal, 130 interrupted.");
-  add_info(app, session);
-  add_models(app, session);
-  add_explain(app, session);
-  add_check(app, session);
-  add_replay(app, session);
-  add_warmup(app, session);
-  add_cache(app, session);
-  add_dump(app, session);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out;
-    std::ostringstream err;
-    if (app.exit(error, out, err) == 0) {  // --help, --version
-      session.out += out.str();
-      return kExitOk;
-    }
-    return session.fail(kExitUsage, error.what());
-  }
-  return session.selected();
-}
-
-=======
->>>>>>> main
 }  // namespace
 
 int main(int argc, char** argv) {

@@ -59,12 +59,9 @@ void add_models(CLI::App& root, Session& session);
 void add_explain(CLI::App& root, Session& session);
 void add_check(CLI::App& root, Session& session);
 void add_replay(CLI::App& root, Session& session);
-<<<<<<< HEAD
 void add_warmup(CLI::App& root, Session& session);
 void add_cache(CLI::App& root, Session& session);
 void add_dump(CLI::App& root, Session& session);
-=======
 void add_run(CLI::App& root, Session& session);
->>>>>>> main
 
 }  // namespace flashprime::cli

@@ -36,19 +36,19 @@ struct JitEvent {
 /// Where kernels come from and go to. What is not set is taken from the environment variable that
 /// is named beside it, read once, when the cache is opened.
 struct JitOptions {
-  std::optional<std::string> cache_dir;     ///< FLASHPRIME_CACHE_DIR: a folder, "off", "ro:FOLDER"
-  std::optional<bool> shared_by_group;      ///< FLASHPRIME_CACHE_SHARED=group: others may write
-  std::optional<int64_t> max_megabytes;     ///< FLASHPRIME_CACHE_MAX_MB, 512
-  std::vector<std::string> read_only_dirs;  ///< more cache folders, looked at first, never written
-  std::optional<std::vector<std::string>> bundles;        ///< FLASHPRIME_BUNDLE, separated by ':'
-  std::optional<std::vector<std::string>> bundle_sha256;  ///< FLASHPRIME_BUNDLE_SHA256, likewise
-  std::optional<FreezePolicy> freeze;        ///< FLASHPRIME_FREEZE: allow, warn or error
-  std::optional<double> lock_wait_seconds;   ///< FLASHPRIME_LOCK_WAIT_S, 120
-  std::optional<std::string> dump_dir;       ///< FLASHPRIME_DUMP_DIR: source, PTX, cubin and log
-  std::optional<std::string> nvrtc_path;     ///< FLASHPRIME_NVRTC_PATH: the library itself
-  std::vector<std::string> nvrtc_folders;    ///< more folders to look for NVRTC in, last
-  std::optional<std::string> kernel_dir;     ///< FLASHPRIME_KERNEL_DIR: instead of the embedded kernels/
-  std::function<void(const JitEvent&)> on_event;  ///< called on any thread
+  std::optional<std::string> cache_dir = {};     ///< FLASHPRIME_CACHE_DIR: a folder, "off", "ro:FOLDER"
+  std::optional<bool> shared_by_group = {};      ///< FLASHPRIME_CACHE_SHARED=group: others may write
+  std::optional<int64_t> max_megabytes = {};     ///< FLASHPRIME_CACHE_MAX_MB, 512
+  std::vector<std::string> read_only_dirs = {};  ///< more cache folders, looked at first, never written
+  std::optional<std::vector<std::string>> bundles = {};        ///< FLASHPRIME_BUNDLE, separated by ':'
+  std::optional<std::vector<std::string>> bundle_sha256 = {};  ///< FLASHPRIME_BUNDLE_SHA256, likewise
+  std::optional<FreezePolicy> freeze = {};        ///< FLASHPRIME_FREEZE: allow, warn or error
+  std::optional<double> lock_wait_seconds = {};   ///< FLASHPRIME_LOCK_WAIT_S, 120
+  std::optional<std::string> dump_dir = {};       ///< FLASHPRIME_DUMP_DIR: source, PTX, cubin and log
+  std::optional<std::string> nvrtc_path = {};     ///< FLASHPRIME_NVRTC_PATH: the library itself
+  std::vector<std::string> nvrtc_folders = {};    ///< more folders to look for NVRTC in, last
+  std::optional<std::string> kernel_dir = {};     ///< FLASHPRIME_KERNEL_DIR: instead of the embedded kernels/
+  std::function<void(const JitEvent&)> on_event = {};  ///< called on any thread
 };
 
 /// One kernel for one architecture. A value: copy it, store it, send it to another machine.
@@ -78,7 +78,7 @@ struct KernelPlan {
 struct PlanOptions {
   HeadDims dims;
   Dtype dtype = Dtype::kBf16;
-  std::vector<std::string> archs;  ///< "sm_80", "sm_90a", ...
+  std::vector<std::string> archs = {};  ///< "sm_80", "sm_90a", ...
   bool e4m3_output = false;        ///< also the forms with e4m3 output
   bool all = false;                ///< also full attention without LSE, which no layer calls
 };
@@ -150,8 +150,8 @@ struct WarmupOptions {
   int32_t world = 1;              ///< different kernels and share the work through the cache
   int32_t device = 0;             ///< CUDA ordinal for kLoadOnly
   /// Called on the calling thread, after each kernel and ten times a second.
-  std::function<void(const WarmupProgress&)> on_progress;
-  std::function<bool()> cancelled;  ///< asked on any thread, often
+  std::function<void(const WarmupProgress&)> on_progress = {};
+  std::function<bool()> cancelled = {};  ///< asked on any thread, often
 };
 
 /// What the compiler makes of a kernel.

@@ -152,7 +152,7 @@ DiskCache::Found DiskCache::read_entry(int root, const std::string& folder, cons
     return {{}, "foreign", "the entry is another kernel's"};
   }
   // The sign that it is in use, for pruning. Once a day is enough.
-  if (options_.writable && std::time(nullptr) - info.st_mtime > kDay) {
+  if (query != nullptr && options_.writable && std::time(nullptr) - info.st_mtime > kDay) {
     futimens(file.get(), nullptr);
   }
   return {*std::move(kernel), {}, {}};

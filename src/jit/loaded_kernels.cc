@@ -40,12 +40,17 @@ cuda::Result LoadedKernels::load_library(const KernelKey& key, const CompiledKer
   return result;
 }
 
-StatusOr<const LoadedKernel*> LoadedKernels::load(const std::vector<KernelKey>& keys,
+StatusOr<const LoadedKernel*> LoadedKernels::load(const std::vector<KernelKey>& wanted,
                                                   const cuda::DeviceProperties& device,
                                                   const ObtainOptions& options,
                                                   Obtained* obtained_out) {
-  FLASHPRIME_REQUIRE(!keys.empty(), StatusCode::kArch, "device: no kernel can be built for sm_",
-                     device.sm);
+  // A policy for another architecture of the family may want more than this device has.
+  std::vector<KernelKey> keys;
+  for (const KernelKey& key : wanted) {
+    if (key.launch_shape().shared_bytes <= device.shared_bytes_per_block) keys.push_back(key);
+  }
+  FLASHPRIME_REQUIRE(!keys.empty(), StatusCode::kArch, "device: no kernel fits ", device.name,
+                     " (sm_", device.sm, ")");
   cuda::Context context = nullptr;
   unsigned long long context_id = 0;
   FLASHPRIME_RETURN_IF_ERROR(
@@ -99,7 +104,7 @@ StatusOr<const LoadedKernel*> LoadedKernels::load(const std::vector<KernelKey>& 
   }
   if (obtained_out != nullptr) *obtained_out = *obtained;
   const std::unique_lock lock(mutex_);
-  return loaded_.emplace(Slot{keys.front(), context_id}, std::move(loaded)).first->second.get();
+  return loaded_.emplace(Slot{wanted.front(), context_id}, std::move(loaded)).first->second.get();
 }
 
 }  // namespace flashprime

@@ -29,10 +29,11 @@ class LoadedKernels {
   // on a compilation. `context` is the id that cuCtxGetId() gives.
   const LoadedKernel* find(const KernelKey& key, uint64_t context) const;
 
-  // Loads the first of `keys` (best first, the wanted one in front) that is in memory, a bundle or a
-  // cache; where none is, compiles the first. The context must be current, on `device`.
+  // Loads the first of `wanted` (best first) that is in memory, a bundle or a cache; where none is,
+  // compiles the first that fits the device. find() has it under the front one then. The context
+  // must be current, on `device`.
   // kNotWarm with never_compile, kArch if the driver refuses a fresh image too.
-  StatusOr<const LoadedKernel*> load(const std::vector<KernelKey>& keys,
+  StatusOr<const LoadedKernel*> load(const std::vector<KernelKey>& wanted,
                                      const cuda::DeviceProperties& device,
                                      const ObtainOptions& options = {},
                                      Obtained* obtained = nullptr);
