@@ -22,6 +22,13 @@ struct WarmupVerbOptions {
   bool load_only = false;
 };
 
+void say_what_is_skipped(const KernelPlan& plan) {
+  for (const SkippedKernel& kernel : plan.skipped) {
+    const std::string line = fmt::format("flashprime: skipped: {}: {}\n", kernel.what, kernel.reason);
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+}
+
 int print_list(const KernelPlan& plan, Session& session) {
   if (session.json) {
     Json kernels = Json::array();
@@ -41,10 +48,7 @@ int print_list(const KernelPlan& plan, Session& session) {
   }
   // The form that --plan reads.
   session.out += plan.to_text();
-  for (const SkippedKernel& kernel : plan.skipped) {
-    const std::string line = fmt::format("flashprime: skipped: {}: {}\n", kernel.what, kernel.reason);
-    std::fwrite(line.data(), 1, line.size(), stderr);
-  }
+  say_what_is_skipped(plan);
   return kExitOk;
 }
 
@@ -78,6 +82,7 @@ int run_verb(Session& session, const WarmupVerbOptions& options) {
     return session.fail(kExitUnsupported,
                         plan->skipped.empty() ? "no kernel" : plan->skipped.front().reason);
   }
+  say_what_is_skipped(*plan);
   WarmupOptions warmup;
   warmup.mode = options.load_only ? WarmupMode::kLoadOnly
                 : options.force   ? WarmupMode::kForce
@@ -107,6 +112,7 @@ int run_verb(Session& session, const WarmupVerbOptions& options) {
     std::fwrite(line.data(), 1, line.size(), stderr);
     return exit_code_of(report->status.code());
   }
+  if (!plan->skipped.empty()) return kExitUnsupported;
   return report->complete() || options.dry_run ? kExitOk : kExitCheckFailed;
 }
 
