@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -48,7 +49,10 @@ struct Result {
   const float* out32() const { return reinterpret_cast<const float*>(out.data()); }
   bool operator==(const Result& other) const {
     return out == other.out &&
-           std::memcmp(lse.data(), other.lse.data(), lse.size() * sizeof(float)) == 0;
+           std::equal(lse.begin(), lse.end(), other.lse.begin(), other.lse.end(),
+                      [](float a, float b) {  // bits: NaN equals itself
+                        return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+                      });
   }
 };
 
