@@ -14,9 +14,9 @@
 namespace flashprime::cpu {
 namespace {
 
-// 10^4 lists by default; the soak preset asks for 10^6.
+// 10^4 lists by default; the preset "scale" asks for 10^6.
 int64_t number_of_lists() {
-  const char* text = std::getenv("LENGTH_LISTS");
+  const char* text = std::getenv("FLASHPRIME_PROPERTY_RUNS");
   return text == nullptr ? 10'000 : std::atoll(text);
 }
 
