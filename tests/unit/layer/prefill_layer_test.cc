@@ -287,6 +287,14 @@ TEST_P(PrefillLayer, HasTheSameBitsWhateverTheWorkspaceHeldAndOnEveryRun) {
   }
 }
 
+TEST_P(PrefillLayer, TakesAnEmptyBatchAndABatchWithoutNewTokens) {
+  LayerBatch nothing({}, {}, kSmall, 2);
+  EXPECT_TRUE(run_layer(nothing, ContextPlan{}, options()).status.ok());
+  LayerBatch no_tokens({0, 0}, {30, 0}, kSmall, 2);
+  EXPECT_TRUE(run_layer(no_tokens, greedy(no_tokens, 16), options()).status.ok());
+  EXPECT_EQ(no_tokens.chunks_seen, (std::vector<int32_t>{0, 1}));
+}
+
 TEST_P(PrefillLayer, TakesPartsOfQAndKAndStridedOutputsWithTheSameBits) {
   LayerBatch batch({6, 11}, {40, 70}, kSmall, 2);
   const ContextPlan plan = greedy(batch, 64);
