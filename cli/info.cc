@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "cli/session.h"
 #include "cli/text.h"
@@ -116,6 +117,14 @@ int run_info(Session& session) {
 }
 
 }  // namespace
+
+Status check_environment() {
+  const char* threads = std::getenv("FLASHPRIME_THREADS");
+  if (threads == nullptr) return ok_status();
+  const StatusOr<int64_t> value = parse_integer(threads, 1, 1024);
+  if (value.ok()) return ok_status();
+  return {StatusCode::kFormat, "FLASHPRIME_THREADS: " + value.status().message()};
+}
 
 void add_info(CLI::App& root, Session& session) {
   CLI::App* app = root.add_subcommand("info", "Versions, processor, kernels, environment");

@@ -34,7 +34,13 @@ int main(int argc, char** argv) {
   int exit_code = kExitInternal;
   try {
     const std::optional<int> parsed = parse_command_line(argc, argv, session);
-    exit_code = parsed ? *parsed : session.selected();
+    if (parsed) {
+      exit_code = *parsed;
+    } else if (const flashprime::Status status = check_environment(); !status.ok()) {
+      exit_code = session.fail(kExitUsage, status.message());
+    } else {
+      exit_code = session.selected();
+    }
   } catch (const std::bad_alloc&) {
     exit_code = session.fail(kExitEnvironment, "out of memory");
   } catch (const std::exception& error) {

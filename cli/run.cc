@@ -178,8 +178,13 @@ class Run {
  private:
   // Before hours of reading and computing, not after.
   int check_output_path() {
-    if (same_file(options_.input, options_.output)) {
-      return session_.fail(kExitUsage, fmt::format("--output: {} is the input file",
+    bool is_input = same_file(options_.input, options_.output);
+    for (const std::string_view name : prefill_tensor_names()) {
+      is_input =
+          is_input || same_file(fmt::format("{}/{}.npy", options_.input, name), options_.output);
+    }
+    if (is_input) {
+      return session_.fail(kExitUsage, fmt::format("--output: {} is an input file",
                                                    printable_path(options_.output)));
     }
     // Makes the temporary file, and drops it again.
@@ -374,7 +379,7 @@ class Run {
     }
     std::vector<std::vector<std::string>> rows = {
         {"input",
-         fmt::format("{}  {} sequences, {} new tokens, {} keys", printable_path(options_.input),
+         fmt::format("{}  sequences {}, new tokens {}, keys {}", printable_path(options_.input),
                      with_commas(sequences), with_commas(tokens()), with_commas(keys))},
         {"problem",
          fmt::format("{}  {} heads  {}  {}  scale {}", dims, heads(), dtype_name(problem().dtype),

@@ -54,6 +54,9 @@ bool interrupted();
 // Writes all of `text` to stdout. False and `errno` on failure.
 bool write_stdout(std::string_view text);
 
+// An error for a FLASHPRIME_ variable whose value this build cannot take.
+Status check_environment();
+
 void add_info(CLI::App& root, Session& session);
 void add_models(CLI::App& root, Session& session);
 void add_explain(CLI::App& root, Session& session);

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "cli/session.h"
 #include "cli/text.h"
@@ -183,11 +184,22 @@ StatusOr<Trace> AzureTraceParser::finish() {
     return error(0,
                  header_seen_ ? "want at least one request after the header" : "the file is empty");
   }
-  std::stable_sort(
-      trace_.requests.begin(), trace_.requests.end(),
-      [](const TraceRequest& a, const TraceRequest& b) { return a.arrival_ns < b.arrival_ns; });
-  const int64_t first = trace_.requests.front().arrival_ns;
-  for (TraceRequest& request : trace_.requests) request.arrival_ns -= first;
+  // By time, then by line. (std::stable_sort warns of a deprecated call inside libstdc++ 12.)
+  std::vector<size_t> order(trace_.requests.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const int64_t time_a = trace_.requests[a].arrival_ns;
+    const int64_t time_b = trace_.requests[b].arrival_ns;
+    return time_a != time_b ? time_a < time_b : a < b;
+  });
+  const int64_t first = trace_.requests[order.front()].arrival_ns;
+  std::vector<TraceRequest> sorted;
+  sorted.reserve(order.size());
+  for (size_t index : order) {
+    sorted.push_back(trace_.requests[index]);
+    sorted.back().arrival_ns -= first;
+  }
+  trace_.requests = std::move(sorted);
   return std::move(trace_);
 }
 

@@ -11,6 +11,16 @@ check_packages=(libgtest-dev libgmock-dev librapidcheck-dev pkg-config git pytho
 # Debian 12 and 13 ship different clang-formats, which disagree; PyPI has one for both.
 clang_format_version=19.1.7
 
+# Runs a command and shows what it prints only if it fails.
+quietly() {
+  local log code=0
+  log=$(mktemp)
+  "$@" >"$log" 2>&1 || code=$?
+  [ $code = 0 ] || cat "$log" >&2
+  rm -f "$log"
+  return $code
+}
+
 # install_missing PACKAGE...
 install_missing() {
   if ! command -v dpkg-query >/dev/null; then
@@ -30,8 +40,8 @@ install_missing() {
   fi
   echo "Installing ${missing[*]}" >&2
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  quietly apt-get update -qq
+  quietly apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
 
 # Puts the pinned clang-format into .venv.
@@ -40,8 +50,8 @@ install_clang_format() {
     return
   fi
   echo "Installing clang-format $clang_format_version into .venv" >&2
-  python3 -m venv --clear .venv
-  .venv/bin/pip install --quiet "clang-format==$clang_format_version"
+  quietly python3 -m venv --clear .venv
+  quietly .venv/bin/pip install --quiet "clang-format==$clang_format_version"
 }
 
 # CMake reads these when it configures a build folder for the first time.

@@ -2,6 +2,7 @@
 // Translation between the C structs and the C++ API; nothing is decided here.
 #include "flashprime/c_api.h"
 
+#include <deque>
 #include <new>
 #include <string>
 #include <utility>
@@ -360,20 +361,26 @@ std::string describe(const Explanation& explanation) {
   return text;
 }
 
-// Presets with NUL-terminated names, which live for ever.
+// Presets with NUL-terminated names. Never destroyed, so that they outlive every caller.
+struct ModelTable {
+  std::deque<std::string> texts;
+  std::vector<flashprime_model> models;
+};
+
 const std::vector<flashprime_model>& c_models() {
-  static const std::vector<flashprime_model>* const models = [] {
-    auto* list = new std::vector<flashprime_model>;
+  static const ModelTable* const table = [] {
+    auto* made = new ModelTable;
     for (const ModelPreset& preset : list_models()) {
-      list->push_back({sizeof(flashprime_model), (new std::string(preset.name))->c_str(),
-                       (new std::string(preset.source))->c_str(), preset.dims.nope,
-                       preset.dims.rope, preset.dims.v, preset.num_heads, preset.num_layers,
-                       preset.kv_lora_rank, preset.q_lora_rank, preset.softmax_scale(),
-                       preset.scale_factor});
+      const char* name = made->texts.emplace_back(preset.name).c_str();
+      const char* source = made->texts.emplace_back(preset.source).c_str();
+      made->models.push_back({sizeof(flashprime_model), name, source, preset.dims.nope,
+                              preset.dims.rope, preset.dims.v, preset.num_heads, preset.num_layers,
+                              preset.kv_lora_rank, preset.q_lora_rank, preset.softmax_scale(),
+                              preset.scale_factor});
     }
-    return list;
+    return made;
   }();
-  return *models;
+  return table->models;
 }
 
 }  // namespace

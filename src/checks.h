@@ -36,9 +36,9 @@ auto without_exceptions(const Body& body) -> decltype(body()) {
 }  // namespace flashprime
 
 // Leaves the function with an error unless `condition` holds; the rest is the message's parts.
-#define FLASHPRIME_REQUIRE(condition, code, ...)                              \
-  do {                                                                        \
-    if (!(condition)) return ::flashprime::Status(code, concat(__VA_ARGS__)); \
+#define FLASHPRIME_REQUIRE(condition, code, ...)                                            \
+  do {                                                                                      \
+    if (!(condition)) return ::flashprime::Status(code, ::flashprime::concat(__VA_ARGS__)); \
   } while (false)
 
 // Leaves the function with the Status of `expression` unless it is kOk.

@@ -21,7 +21,7 @@ struct Tile {
 class TileEnumerator {
  public:
   TileEnumerator(const int32_t* cu_seqlens_q, int64_t batch, int32_t num_heads, int64_t block_q)
-      : cu_seqlens_q_(cu_seqlens_q), block_q_(block_q), num_heads_(num_heads) {
+      : cu_seqlens_q_(cu_seqlens_q), block_q_(block_q) {
     first_tile_.reserve(static_cast<size_t>(batch) + 1);
     first_tile_.push_back(0);
     for (int64_t b = 0; b < batch; ++b) {
@@ -53,7 +53,6 @@ class TileEnumerator {
 
   const int32_t* cu_seqlens_q_;
   int64_t block_q_;
-  int32_t num_heads_;
   std::vector<int64_t> first_tile_;  // [batch + 1]: index of a sequence's first tile
 };
 

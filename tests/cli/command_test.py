@@ -112,6 +112,12 @@ class Usage(CommandTest):
                           "deepseek-v2-lite", "--tp", "5")
 
 
+    def test_a_variable_with_a_value_that_means_nothing_is_an_error(self):
+        for value in ("", "0", "abc", "-1", "1025", "2 "):
+            self.expect_error(2, "FLASHPRIME_THREADS: got '" + value + "'", "info",
+                              env={"FLASHPRIME_THREADS": value})
+
+
 class Answers(CommandTest):
     def test_info_names_build_processor_and_environment(self):
         result = self.expect(0, "info", env={"FLASHPRIME_THREADS": "2", "FLASHPRIME_NOSUCH": "x"})

@@ -341,7 +341,11 @@ class Usage(RunTest):
         os.link(path, self.path("hard"))
         os.symlink(path, self.path("soft"))
         for output in (path, self.path("hard"), self.path("soft"), self.path("./in.safetensors")):
-            self.refused(2, "is the input file", "run", "--input", path, "--output", output)
+            self.refused(2, "is an input file", "run", "--input", path, "--output", output)
+        folder = self.path("npy")
+        os.mkdir(folder)
+        q = self.write("npy/q.npy", npy_bytes("<f4", [T, H, 4], bytes(96)))
+        self.refused(2, "is an input file", "run", "--input", folder, "--output", q)
 
     def test_what_no_kernel_computes_is_exit_code_4(self):
         path = self.good_input()

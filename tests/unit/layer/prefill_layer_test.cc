@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -48,7 +49,10 @@ struct Result {
   const float* out32() const { return reinterpret_cast<const float*>(out.data()); }
   bool operator==(const Result& other) const {
     return out == other.out &&
-           std::memcmp(lse.data(), other.lse.data(), lse.size() * sizeof(float)) == 0;
+           std::equal(lse.begin(), lse.end(), other.lse.begin(), other.lse.end(),
+                      [](float a, float b) {  // bits: NaN equals itself
+                        return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+                      });
   }
 };
 
@@ -281,6 +285,14 @@ TEST_P(PrefillLayer, HasTheSameBitsWhateverTheWorkspaceHeldAndOnEveryRun) {
     EXPECT_EQ(run_layer(batch, plan, options(), 0x00), first);
     EXPECT_EQ(run_layer(batch, plan, options(), 0x7f), first);
   }
+}
+
+TEST_P(PrefillLayer, TakesAnEmptyBatchAndABatchWithoutNewTokens) {
+  LayerBatch nothing({}, {}, kSmall, 2);
+  EXPECT_TRUE(run_layer(nothing, ContextPlan{}, options()).status.ok());
+  LayerBatch no_tokens({0, 0}, {30, 0}, kSmall, 2);
+  EXPECT_TRUE(run_layer(no_tokens, greedy(no_tokens, 16), options()).status.ok());
+  EXPECT_EQ(no_tokens.chunks_seen, (std::vector<int32_t>{0, 1}));
 }
 
 TEST_P(PrefillLayer, TakesPartsOfQAndKAndStridedOutputsWithTheSameBits) {

@@ -75,6 +75,15 @@ TEST(GreedyPlan, CountsPaddedRowsPerRankWhenRanksShareTheContext) {
       (Slices{{{0, 0, 1024}}, {{0, 1024, 1024}}, {{0, 2048, 952}, {1, 0, 64}}, {{1, 64, 36}}}));
 }
 
+TEST(GreedyPlan, KeepsTheLastTokenOfAContextThatRanksCannotShareEvenly) {
+  ContextPlanOptions options = with_rows(4);
+  options.block_size = 1;
+  options.dcp_size = 2;
+  EXPECT_EQ(slices_of(plan_context_greedy({7}, options)), (Slices{{{0, 0, 4}}, {{0, 4, 3}}}));
+  options.workspace_rows = 8;
+  EXPECT_EQ(slices_of(plan_context_greedy({7}, options)), (Slices{{{0, 0, 7}}}));
+}
+
 TEST(GreedyPlan, CutsContextsOfTwoToThe31WithoutMemoryForTheirTokens) {
   const auto plan = plan_context_greedy({kInt32Max, 1, kInt32Max}, with_rows(65536));
   ASSERT_TRUE(plan.ok()) << plan.status().to_string();
