@@ -32,15 +32,10 @@ StatusOr<std::vector<CacheEntry>> find_entries(const CacheVerbOptions& options) 
 }
 
 Json entry_json(const CacheEntry& entry) {
-  return {{"kernel", entry.kernel},
-          {"arch", entry.arch},
-          {"kernel_id", entry.kernel_id},
-          {"key", entry.key},
-          {"bytes", entry.bytes},
-          {"age_s", entry.age_seconds},
-          {"compiler", entry.compiler},
-          {"path", entry.path},
-          {"status", entry.status.to_string()}};
+  return {
+      {"kernel", entry.kernel},     {"arch", entry.arch},   {"kernel_id", entry.kernel_id},
+      {"key", entry.key},           {"bytes", entry.bytes}, {"age_s", entry.age_seconds},
+      {"compiler", entry.compiler}, {"path", entry.path},   {"status", entry.status.to_string()}};
 }
 
 int run_ls(Session& session, const CacheVerbOptions& options) {
@@ -97,7 +92,8 @@ int run_stat(Session& session, const CacheVerbOptions& options) {
   }
   session.out += align_columns(
       {{"cache", info.cache},
-       {"read-only", info.read_only_dirs.empty() ? "-" : fmt::format("{}", fmt::join(info.read_only_dirs, ":"))},
+       {"read-only",
+        info.read_only_dirs.empty() ? "-" : fmt::format("{}", fmt::join(info.read_only_dirs, ":"))},
        {"bundles", info.bundles.empty() ? "-" : fmt::format("{}", fmt::join(info.bundles, ":"))},
        {"compiler", info.compiler.substr(0, info.compiler.find('\n'))},
        {"entries", fmt::format("{} ({} bad), {} bytes", entries->size(), bad, with_commas(bytes))},
@@ -133,10 +129,10 @@ int print_pruned(Session& session, const StatusOr<PruneReport>& report, bool dry
                         {"kept", report->kept},
                         {"kept_bytes", report->kept_bytes}});
   } else {
-    session.out +=
-        fmt::format("{} {} files, {} bytes; {} entries, {} bytes stay\n",
-                    dry_run ? "would remove" : "removed", report->removed,
-                    with_commas(report->removed_bytes), report->kept, with_commas(report->kept_bytes));
+    session.out += fmt::format("{} {} files, {} bytes; {} entries, {} bytes stay\n",
+                               dry_run ? "would remove" : "removed", report->removed,
+                               with_commas(report->removed_bytes), report->kept,
+                               with_commas(report->kept_bytes));
   }
   return kExitOk;
 }
@@ -186,9 +182,9 @@ int run_pack(Session& session, const CacheVerbOptions& options) {
                         {"bytes", int64_t{info.st_size}},
                         {"kernels", kernels_json(*report)}});
   } else {
-    session.out += totals_text(*report) +
-                   fmt::format("{}: {} kernels, {} bytes\n", options.file, report->kernels.size(),
-                               with_commas(info.st_size));
+    session.out +=
+        totals_text(*report) + fmt::format("{}: {} kernels, {} bytes\n", options.file,
+                                           report->kernels.size(), with_commas(info.st_size));
   }
   return kExitOk;
 }

@@ -83,8 +83,9 @@ int print_sass(Session& session, const KernelArtifacts& artifacts, std::string p
   std::string sass = output_of({"nvdisasm", "--print-code", path});
   if (sass.empty()) sass = output_of({"cuobjdump", "--dump-sass", path});
   if (sass.empty()) {
-    return session.fail(kExitEnvironment,
-                        "--sass: neither nvdisasm nor cuobjdump could be run; the cubin is " + path);
+    return session.fail(
+        kExitEnvironment,
+        "--sass: neither nvdisasm nor cuobjdump could be run; the cubin is " + path);
   }
   if (!keep) unlink(path.c_str());
   session.out += sass;
@@ -101,8 +102,8 @@ int run_dump(Session& session, const DumpOptions& options) {
   }
   const auto count = static_cast<int64_t>(plan->kernels.size());
   if (options.index >= count) {
-    return session.fail(kExitUsage, fmt::format("--index: got {}, there are {} kernels",
-                                                options.index, count));
+    return session.fail(kExitUsage,
+                        fmt::format("--index: got {}, there are {} kernels", options.index, count));
   }
   const PlannedKernel& kernel = plan->kernels[static_cast<size_t>(options.index)];
   const StatusOr<KernelArtifacts> artifacts = cache->dump(kernel);
@@ -130,18 +131,17 @@ int run_dump(Session& session, const DumpOptions& options) {
   if (options.log) session.out += artifacts->log;
   if (options.sass) return print_sass(session, *artifacts, options.cubin);
   if (!options.source && !options.ptx && !options.log) {
-    session.out += kernel.key + '\n' +
-                   align_columns({{"id", kernel.kernel_id},
-                                  {"compiler", artifacts->compiler},
-                                  {"options", fmt::format("{}", fmt::join(artifacts->options, " "))},
-                                  {"headers", fmt::format("{}", fmt::join(artifacts->headers, " "))},
-                                  {"ptx", with_commas(static_cast<int64_t>(artifacts->ptx.size())) +
-                                              " bytes"},
-                                  {"cubin", with_commas(static_cast<int64_t>(
-                                                artifacts->cubin.size())) +
-                                                " bytes" +
-                                                (options.cubin.empty() ? "" : ", " + options.cubin)}}) +
-                   '\n' + artifacts->log + "repro: " + session.repro + '\n';
+    session.out +=
+        kernel.key + '\n' +
+        align_columns(
+            {{"id", kernel.kernel_id},
+             {"compiler", artifacts->compiler},
+             {"options", fmt::format("{}", fmt::join(artifacts->options, " "))},
+             {"headers", fmt::format("{}", fmt::join(artifacts->headers, " "))},
+             {"ptx", with_commas(static_cast<int64_t>(artifacts->ptx.size())) + " bytes"},
+             {"cubin", with_commas(static_cast<int64_t>(artifacts->cubin.size())) + " bytes" +
+                           (options.cubin.empty() ? "" : ", " + options.cubin)}}) +
+        '\n' + artifacts->log + "repro: " + session.repro + '\n';
   }
   return kExitOk;
 }

@@ -53,9 +53,9 @@ class Progress {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     std::string eta;
     if (compiled_ && progress.done > 0 && progress.done < progress.total) {
-      eta = fmt::format("  {} left",
-                        duration_text(elapsed * static_cast<double>(progress.total - progress.done) /
-                                      static_cast<double>(progress.done)));
+      eta = fmt::format(
+          "  {} left", duration_text(elapsed * static_cast<double>(progress.total - progress.done) /
+                                     static_cast<double>(progress.done)));
     }
     if (!is_terminal_) {
       if (progress.last != nullptr) write_stderr(line_of(progress) + eta + '\n');
@@ -74,12 +74,12 @@ class Progress {
  private:
   static std::string line_of(const WarmupProgress& progress) {
     const KernelReport& report = *progress.last;
-    std::string line = fmt::format("[{:>{}}/{}] {} {} {}: {}", progress.done,
-                                   std::to_string(progress.total).size(), progress.total,
-                                   report.kernel.kernel, report.kernel.arch,
-                                   kernel_summary(report.kernel.key),
-                                   kernel_origin_name(report.origin));
-    if (report.compile_ms > 0.0) line += fmt::format(" in {}", duration_text(report.compile_ms / 1e3));
+    std::string line = fmt::format(
+        "[{:>{}}/{}] {} {} {}: {}", progress.done, std::to_string(progress.total).size(),
+        progress.total, report.kernel.kernel, report.kernel.arch, kernel_summary(report.kernel.key),
+        kernel_origin_name(report.origin));
+    if (report.compile_ms > 0.0)
+      line += fmt::format(" in {}", duration_text(report.compile_ms / 1e3));
     return line;
   }
 
@@ -203,7 +203,8 @@ std::string totals_text(const WarmupReport& report) {
         KernelOrigin::kMemory, KernelOrigin::kSkipped, KernelOrigin::kFailed}) {
     const int64_t count = report.count(origin);
     if (count > 0) {
-      counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, kernel_origin_name(origin));
+      counts +=
+          fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, kernel_origin_name(origin));
     }
   }
   int64_t bytes = 0;

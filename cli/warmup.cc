@@ -24,7 +24,8 @@ struct WarmupVerbOptions {
 
 void say_what_is_skipped(const KernelPlan& plan) {
   for (const SkippedKernel& kernel : plan.skipped) {
-    const std::string line = fmt::format("flashprime: skipped: {}: {}\n", kernel.what, kernel.reason);
+    const std::string line =
+        fmt::format("flashprime: skipped: {}: {}\n", kernel.what, kernel.reason);
     std::fwrite(line.data(), 1, line.size(), stderr);
   }
 }
@@ -131,7 +132,8 @@ void add_warmup(CLI::App& root, Session& session) {
               "Stop after that many seconds; exit code 1 if kernels are missing");
   add_integer(*app, "--rank", &options->rank, 0, 1 << 20, "Of --world processes on one cache");
   add_integer(*app, "--world", &options->world, 1, 1 << 20, "They start at different kernels");
-  auto* list = app->add_flag("--list", options->list, "Print the kernels as a plan, compile nothing");
+  auto* list =
+      app->add_flag("--list", options->list, "Print the kernels as a plan, compile nothing");
   auto* dry = app->add_flag("--dry-run", options->dry_run, "Say what is there, compile nothing");
   auto* force = app->add_flag("--force", options->force, "Compile everything again");
   auto* load = app->add_flag("--load-only", options->load_only,

@@ -36,18 +36,22 @@ struct JitEvent {
 /// Where kernels come from and go to. What is not set is taken from the environment variable that
 /// is named beside it, read once, when the cache is opened.
 struct JitOptions {
-  std::optional<std::string> cache_dir = {};     ///< FLASHPRIME_CACHE_DIR: a folder, "off", "ro:FOLDER"
-  std::optional<bool> shared_by_group = {};      ///< FLASHPRIME_CACHE_SHARED=group: others may write
-  std::optional<int64_t> max_megabytes = {};     ///< FLASHPRIME_CACHE_MAX_MB, 512
-  std::vector<std::string> read_only_dirs = {};  ///< more cache folders, looked at first, never written
-  std::optional<std::vector<std::string>> bundles = {};        ///< FLASHPRIME_BUNDLE, separated by ':'
-  std::optional<std::vector<std::string>> bundle_sha256 = {};  ///< FLASHPRIME_BUNDLE_SHA256, likewise
-  std::optional<FreezePolicy> freeze = {};        ///< FLASHPRIME_FREEZE: allow, warn or error
-  std::optional<double> lock_wait_seconds = {};   ///< FLASHPRIME_LOCK_WAIT_S, 120
-  std::optional<std::string> dump_dir = {};       ///< FLASHPRIME_DUMP_DIR: source, PTX, cubin and log
-  std::optional<std::string> nvrtc_path = {};     ///< FLASHPRIME_NVRTC_PATH: the library itself
-  std::vector<std::string> nvrtc_folders = {};    ///< more folders to look for NVRTC in, last
-  std::optional<std::string> kernel_dir = {};     ///< FLASHPRIME_KERNEL_DIR: instead of the embedded kernels/
+  std::optional<std::string> cache_dir =
+      {};                                    ///< FLASHPRIME_CACHE_DIR: a folder, "off", "ro:FOLDER"
+  std::optional<bool> shared_by_group = {};  ///< FLASHPRIME_CACHE_SHARED=group: others may write
+  std::optional<int64_t> max_megabytes = {};  ///< FLASHPRIME_CACHE_MAX_MB, 512
+  std::vector<std::string> read_only_dirs =
+      {};  ///< more cache folders, looked at first, never written
+  std::optional<std::vector<std::string>> bundles = {};  ///< FLASHPRIME_BUNDLE, separated by ':'
+  std::optional<std::vector<std::string>> bundle_sha256 =
+      {};                                        ///< FLASHPRIME_BUNDLE_SHA256, likewise
+  std::optional<FreezePolicy> freeze = {};       ///< FLASHPRIME_FREEZE: allow, warn or error
+  std::optional<double> lock_wait_seconds = {};  ///< FLASHPRIME_LOCK_WAIT_S, 120
+  std::optional<std::string> dump_dir = {};     ///< FLASHPRIME_DUMP_DIR: source, PTX, cubin and log
+  std::optional<std::string> nvrtc_path = {};   ///< FLASHPRIME_NVRTC_PATH: the library itself
+  std::vector<std::string> nvrtc_folders = {};  ///< more folders to look for NVRTC in, last
+  std::optional<std::string> kernel_dir =
+      {};  ///< FLASHPRIME_KERNEL_DIR: instead of the embedded kernels/
   std::function<void(const JitEvent&)> on_event = {};  ///< called on any thread
 };
 
@@ -79,8 +83,8 @@ struct PlanOptions {
   HeadDims dims;
   Dtype dtype = Dtype::kBf16;
   std::vector<std::string> archs = {};  ///< "sm_80", "sm_90a", ...
-  bool e4m3_output = false;        ///< also the forms with e4m3 output
-  bool all = false;                ///< also full attention without LSE, which no layer calls
+  bool e4m3_output = false;             ///< also the forms with e4m3 output
+  bool all = false;                     ///< also full attention without LSE, which no layer calls
 };
 
 /// Where a warmed kernel came from.
@@ -185,11 +189,11 @@ struct PruneReport {
 };
 
 struct JitInfo {
-  std::string cache;           ///< folder that kernels are published to, or why there is none
+  std::string cache;  ///< folder that kernels are published to, or why there is none
   bool cache_writable = false;
   std::vector<std::string> read_only_dirs;
   std::vector<std::string> bundles;
-  std::string compiler;        ///< NVRTC's version and path, or why there is none
+  std::string compiler;  ///< NVRTC's version and path, or why there is none
   bool compiler_found = false;
   FreezePolicy freeze = FreezePolicy::kAllow;
   std::map<std::string, int64_t> counters;  ///< hits, misses by reason, compilations, failures
@@ -256,8 +260,8 @@ FLASHPRIME_API StatusOr<std::vector<CacheEntry>> list_bundle(const std::string& 
 FLASHPRIME_API StatusOr<std::vector<PlannedKernel>> missing_from_bundle(const std::string& path,
                                                                         const KernelPlan& plan);
 
-/// What to compile for a device of this machine: "sm_90a". kDriver without a driver, kDevice without
-/// that device.
+/// What to compile for a device of this machine: "sm_90a". kDriver without a driver, kDevice
+/// without that device.
 FLASHPRIME_API StatusOr<std::string> device_architecture(int32_t ordinal);
 /// What runs on a compute capability, best first, of those that kernels can be compiled for.
 FLASHPRIME_API std::vector<std::string> architectures_for_capability(int32_t major, int32_t minor);

@@ -96,8 +96,8 @@ StatusOr<std::unique_ptr<Driver>> Driver::open(const std::string& name) {
   FLASHPRIME_REQUIRE(missing.empty(), StatusCode::kDriver, "driver: ", library->path(), " has no ",
                      missing, ", want CUDA 12.0 (driver 525) or later");
   FLASHPRIME_RETURN_IF_ERROR(driver->check(driver->api_.cuInit(0), "cuInit"));
-  FLASHPRIME_RETURN_IF_ERROR(driver->check(driver->api_.cuDriverGetVersion(&driver->version_),
-                                           "cuDriverGetVersion"));
+  FLASHPRIME_RETURN_IF_ERROR(
+      driver->check(driver->api_.cuDriverGetVersion(&driver->version_), "cuDriverGetVersion"));
   FLASHPRIME_REQUIRE(driver->version_ >= kMinVersion, StatusCode::kDriver, "driver: supports CUDA ",
                      driver->version_ / 1000, '.', driver->version_ % 1000 / 10,
                      ", want 12.0 or later");
@@ -127,13 +127,15 @@ StatusOr<DeviceProperties> Driver::device(int32_t ordinal) const {
       check(api_.cuDeviceGetName(name, sizeof name - 1, properties.id), "cuDeviceGetName"));
   properties.name = name;
   int values[6] = {};
-  constexpr DeviceAttribute kWanted[6] = {kComputeCapabilityMajor, kComputeCapabilityMinor,
-                                          kMultiprocessorCount,    kMaxSharedBytesPerBlockOptin,
-                                          kMaxGridDimX,            kMaxGridDimY};
+  constexpr DeviceAttribute kWanted[6] = {kComputeCapabilityMajor,
+                                          kComputeCapabilityMinor,
+                                          kMultiprocessorCount,
+                                          kMaxSharedBytesPerBlockOptin,
+                                          kMaxGridDimX,
+                                          kMaxGridDimY};
   for (int i = 0; i < 6; ++i) {
-    FLASHPRIME_RETURN_IF_ERROR(
-        check(api_.cuDeviceGetAttribute(&values[i], kWanted[i], properties.id),
-              "cuDeviceGetAttribute"));
+    FLASHPRIME_RETURN_IF_ERROR(check(
+        api_.cuDeviceGetAttribute(&values[i], kWanted[i], properties.id), "cuDeviceGetAttribute"));
   }
   properties.sm = values[0] * 10 + values[1];
   properties.num_sms = values[2];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own declarations of the driver's entry points that are used, so that no CUDA header is needed.
-// Values and layouts are those of cuda.h, which has kept them stable since CUDA 12.0.
+// Our own declarations of the driver's entry points that are used, so that no CUDA header is
+// needed. Values and layouts are those of cuda.h, which has kept them stable since CUDA 12.0.
 #pragma once
 
 #include <cstddef>
@@ -92,9 +92,8 @@ struct DriverApi {
   Result (*cuMemsetD8Async)(DevicePointer to, unsigned char value, size_t bytes,
                             StreamHandle stream);
   Result (*cuLibraryLoadData)(Library* library, const void* code, int* jit_options,
-                              void** jit_values, unsigned int num_jit_options,
-                              int* library_options, void** library_values,
-                              unsigned int num_library_options);
+                              void** jit_values, unsigned int num_jit_options, int* library_options,
+                              void** library_values, unsigned int num_library_options);
   Result (*cuLibraryUnload)(Library library);
   Result (*cuLibraryGetKernel)(Kernel* kernel, Library library, const char* name);
   Result (*cuKernelGetFunction)(Function* function, Kernel kernel);

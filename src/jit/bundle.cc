@@ -34,7 +34,9 @@ void append(std::string& bytes, const T& value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-size_t aligned(size_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t offset) {
+  return (offset + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 }  // namespace
 
@@ -105,9 +107,8 @@ StatusOr<Bundle> Bundle::parse(std::string bytes, std::string name) {
     }
     bundle.records_.push_back({hex(stored.kernel_id), stored.hash, stored.offset, stored.length});
   }
-  if (!std::is_sorted(
-          bundle.records_.begin(), bundle.records_.end(),
-          [](const Record& a, const Record& b) { return a.kernel_id < b.kernel_id; })) {
+  if (!std::is_sorted(bundle.records_.begin(), bundle.records_.end(),
+                      [](const Record& a, const Record& b) { return a.kernel_id < b.kernel_id; })) {
     return malformed("its index is not sorted");
   }
   bundle.path_ = std::move(name);

@@ -73,9 +73,8 @@ std::string header_of(const CompiledKernel& kernel) {
     header += concat(name, ' ', one_line(value), '\n');
   };
   visit_texts(kernel, line);
-  visit_numbers(kernel, [&](std::string_view name, int64_t value) {
-    line(name, std::to_string(value));
-  });
+  visit_numbers(kernel,
+                [&](std::string_view name, int64_t value) { line(name, std::to_string(value)); });
   line("arch", kernel.arch.to_string());
   for (const std::string& option : kernel.options) line("option", option);
   for (const std::string& warning : kernel.report.warnings) line("warning", warning);

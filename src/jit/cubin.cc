@@ -91,7 +91,8 @@ StatusOr<CubinInfo> read_cubin(std::string_view bytes, std::string_view entry) {
   };
   const ElfReader elf(bytes);
   const auto header = elf.at<Elf64_Ehdr>(0);
-  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return malformed("no ELF file");
+  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0)
+    return malformed("no ELF file");
   if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB) {
     return malformed("not 64 bits, little endian");
   }

@@ -35,7 +35,9 @@ constexpr const char* kCacheTag =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This folder holds compiled GPU kernels of FlashPrime. It can be deleted at any time.\n";
 
-std::string version_folder(const char* name) { return std::string(kVersion) + '/' + name; }
+std::string version_folder(const char* name) {
+  return std::string(kVersion) + '/' + name;
+}
 
 std::string entry_folder(const std::string& arch, const std::string& kernel_id) {
   return concat(kVersion, '/', arch, '/', kernel_id.substr(0, 2));
@@ -241,8 +243,7 @@ Status DiskCache::publish(const CompiledKernel& kernel) const {
   if (error == 0 && options_.shared_by_group && fchmod(file.get(), 0660) != 0) error = errno;
   // Before the rename: a name must never lead to bytes that a power failure takes away.
   if (error == 0 && fsync(file.get()) != 0) error = errno;
-  if (error == 0 &&
-      renameat(root->get(), temporary.c_str(), root->get(), target.c_str()) != 0) {
+  if (error == 0 && renameat(root->get(), temporary.c_str(), root->get(), target.c_str()) != 0) {
     error = errno;
   }
   if (error != 0) {

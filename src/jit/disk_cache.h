@@ -6,8 +6,8 @@
 //   <root>/v1/tmp/, <root>/v1/bad/                                  unfinished, and refused entries
 //
 // An entry is published by rename, so it is there whole or not at all, and checked on every read.
-// Locks save work; nothing depends on them. Nothing here is fatal: a failed read is a miss, a failed
-// publish leaves the caller with the bytes that it has.
+// Locks save work; nothing depends on them. Nothing here is fatal: a failed read is a miss, a
+// failed publish leaves the caller with the bytes that it has.
 #pragma once
 
 #include <optional>
@@ -59,7 +59,8 @@ class DiskCache {
 
   struct Found {
     std::optional<CompiledKernel> kernel;
-    std::string miss;  // in a word: "absent", "root", "permissions", "unreadable", "damaged", "foreign"
+    std::string
+        miss;  // in a word: "absent", "root", "permissions", "unreadable", "damaged", "foreign"
     std::string detail;
   };
   // Entries that turn out bad are moved to bad/.

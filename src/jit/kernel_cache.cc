@@ -168,7 +168,9 @@ StatusOr<KernelArtifacts> KernelCache::dump(const PlannedKernel& kernel) const {
   });
 }
 
-void KernelCache::set_freeze(FreezePolicy policy) const { store_->set_freeze(policy); }
+void KernelCache::set_freeze(FreezePolicy policy) const {
+  store_->set_freeze(policy);
+}
 
 JitInfo KernelCache::info() const {
   JitInfo info;
@@ -197,20 +199,20 @@ StatusOr<std::vector<CacheEntry>> KernelCache::entries() const {
 }
 
 StatusOr<PruneReport> KernelCache::prune(bool dry_run) const {
-  FLASHPRIME_REQUIRE(store_->writable() != nullptr, StatusCode::kIo, "kernel cache: ",
-                     store_->cache_description());
+  FLASHPRIME_REQUIRE(store_->writable() != nullptr, StatusCode::kIo,
+                     "kernel cache: ", store_->cache_description());
   return without_exceptions([&] { return store_->writable()->prune(dry_run, false); });
 }
 
 StatusOr<PruneReport> KernelCache::clear() const {
-  FLASHPRIME_REQUIRE(store_->writable() != nullptr, StatusCode::kIo, "kernel cache: ",
-                     store_->cache_description());
+  FLASHPRIME_REQUIRE(store_->writable() != nullptr, StatusCode::kIo,
+                     "kernel cache: ", store_->cache_description());
   return without_exceptions([&] { return store_->writable()->prune(false, true); });
 }
 
 StatusOr<int64_t> KernelCache::unpack(const std::string& path) const {
-  FLASHPRIME_REQUIRE(store_->writable() != nullptr, StatusCode::kIo, "kernel cache: ",
-                     store_->cache_description());
+  FLASHPRIME_REQUIRE(store_->writable() != nullptr, StatusCode::kIo,
+                     "kernel cache: ", store_->cache_description());
   return without_exceptions([&]() -> StatusOr<int64_t> {
     const StatusOr<Bundle> bundle = Bundle::open(path);
     if (!bundle.ok()) return bundle.status();

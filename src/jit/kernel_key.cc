@@ -92,12 +92,22 @@ constexpr std::array<Named, 3> kMasks = {{{"full", "MaskKind::kFull"},
                                           {"window", "MaskKind::kWindow"}}};
 constexpr std::array<Named, 2> kBools = {{{"false", "false"}, {"true", "true"}}};
 
-const auto& names_of(Dtype) { return kDtypes; }
-const auto& names_of(MaskKind) { return kMasks; }
-const auto& names_of(bool) { return kBools; }
+const auto& names_of(Dtype) {
+  return kDtypes;
+}
+const auto& names_of(MaskKind) {
+  return kMasks;
+}
+const auto& names_of(bool) {
+  return kBools;
+}
 
-std::string value_text(int32_t value) { return std::to_string(value); }
-std::string value_cpp(int32_t value) { return std::to_string(value); }
+std::string value_text(int32_t value) {
+  return std::to_string(value);
+}
+std::string value_cpp(int32_t value) {
+  return std::to_string(value);
+}
 template <typename Enum>
 std::string value_text(Enum value) {
   return std::string(names_of(value).at(static_cast<size_t>(value)).text);
@@ -114,8 +124,8 @@ bool parse_value(std::string_view text, int32_t& value) {
 template <typename Enum>
 bool parse_value(std::string_view text, Enum& value) {
   const auto& names = names_of(value);
-  const auto* found =
-      std::find_if(names.begin(), names.end(), [&](const Named& name) { return name.text == text; });
+  const auto* found = std::find_if(names.begin(), names.end(),
+                                   [&](const Named& name) { return name.text == text; });
   if (found == names.end()) return false;
   value = static_cast<Enum>(found - names.begin());
   return true;
@@ -180,7 +190,9 @@ bool default_kernel(std::string_view name, KernelKey& key, std::index_sequence<k
 }
 
 // Bytes of a row of 16-bit elements in shared memory: a multiple of 128.
-int32_t row_bytes(int32_t columns) { return (columns + 63) / 64 * 128; }
+int32_t row_bytes(int32_t columns) {
+  return (columns + 63) / 64 * 128;
+}
 
 LaunchShape launch_shape_of(const Sm80MlaPrefillKernel& kernel) {
   const Sm80PrefillPolicy& policy = kernel.policy;
@@ -196,10 +208,16 @@ LaunchShape launch_shape_of(const Sm80MlaPrefillKernel& kernel) {
 
 // A warp for each token and head.
 constexpr int32_t kMergeThreads = 256;
-LaunchShape launch_shape_of(const MergeStatesKernel&) { return {.num_threads = kMergeThreads}; }
-LaunchShape launch_shape_of(const CombineSplitsKernel&) { return {.num_threads = kMergeThreads}; }
+LaunchShape launch_shape_of(const MergeStatesKernel&) {
+  return {.num_threads = kMergeThreads};
+}
+LaunchShape launch_shape_of(const CombineSplitsKernel&) {
+  return {.num_threads = kMergeThreads};
+}
 
-bool is_gpu_input(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kFp16; }
+bool is_gpu_input(Dtype dtype) {
+  return dtype == Dtype::kBf16 || dtype == Dtype::kFp16;
+}
 
 Status validate_merge(const MergeTraits& traits) {
   FLASHPRIME_REQUIRE(traits.dim_v >= 16 && traits.dim_v <= 256 && traits.dim_v % 16 == 0,
@@ -214,7 +232,9 @@ Status validate_merge(const MergeTraits& traits) {
   return ok_status();
 }
 
-Status validate(const MergeStatesKernel& kernel) { return validate_merge(kernel.traits); }
+Status validate(const MergeStatesKernel& kernel) {
+  return validate_merge(kernel.traits);
+}
 
 Status validate(const CombineSplitsKernel& kernel) {
   FLASHPRIME_REQUIRE(kernel.traits.dtype == Dtype::kFp32, StatusCode::kUnsupported, "dtype: got ",
@@ -232,8 +252,8 @@ Status validate(const Sm80MlaPrefillKernel& kernel) {
                          dims.rope <= 256 && dims.nope + dims.rope <= 256 && dims.v <= 256,
                      StatusCode::kUnsupported, "dims: got ", dims.nope, "/", dims.rope, "/", dims.v,
                      ", want multiples of 16 with nope + rope <= 256 and v <= 256");
-  FLASHPRIME_REQUIRE(is_gpu_input(traits.dtype), StatusCode::kUnsupported, "dtype: got ", value_text(traits.dtype),
-                     ", want bf16 or fp16 on a GPU");
+  FLASHPRIME_REQUIRE(is_gpu_input(traits.dtype), StatusCode::kUnsupported, "dtype: got ",
+                     value_text(traits.dtype), ", want bf16 or fp16 on a GPU");
   FLASHPRIME_REQUIRE(traits.out_dtype == traits.dtype || traits.out_dtype == Dtype::kFp32 ||
                          traits.out_dtype == Dtype::kE4m3,
                      StatusCode::kUnsupported, "out_dtype: got ", value_text(traits.out_dtype),
@@ -260,12 +280,16 @@ std::string KernelKey::to_string() const {
 }
 
 std::string KernelKey::text() const {
-  std::vector<std::string> lines = {"arch = " + arch.to_string(), "kernel = " + std::string(name())};
+  std::vector<std::string> lines = {"arch = " + arch.to_string(),
+                                    "kernel = " + std::string(name())};
   std::visit(
       [&](const auto& k) {
-        visit_values("", [&](const std::string& path, const auto& value) {
-          lines.push_back(path + " = " + value_text(value));
-        }, k);
+        visit_values(
+            "",
+            [&](const std::string& path, const auto& value) {
+              lines.push_back(path + " = " + value_text(value));
+            },
+            k);
       },
       kernel);
   std::sort(lines.begin(), lines.end());
@@ -322,8 +346,8 @@ StatusOr<KernelKey> parse_kernel_key(std::string_view text) {
     rest.remove_prefix(end + 1);
     if (first) {
       if (line != kTextVersion) {
-        return malformed(concat("got first line '", line.substr(0, 40), "', want '", kTextVersion,
-                                "'"));
+        return malformed(
+            concat("got first line '", line.substr(0, 40), "', want '", kTextVersion, "'"));
       }
       continue;
     }
@@ -344,9 +368,12 @@ StatusOr<KernelKey> parse_kernel_key(std::string_view text) {
   std::string wrong;
   std::visit(
       [&](auto& k) {
-        visit_values("", [&](const std::string& path, auto& value) {
-          if (!parse_value(lines[path], value)) wrong = path;
-        }, k);
+        visit_values(
+            "",
+            [&](const std::string& path, auto& value) {
+              if (!parse_value(lines[path], value)) wrong = path;
+            },
+            k);
       },
       key.kernel);
   if (!wrong.empty()) return malformed(concat(wrong, ": got '", lines[wrong].substr(0, 40), "'"));
@@ -365,8 +392,14 @@ Status validate_kernel_key(const KernelKey& key) {
   return ok_status();
 }
 
-std::string initialiser(const PrefillTraits& traits) { return designated(traits); }
-std::string initialiser(const MergeTraits& traits) { return designated(traits); }
-std::string initialiser(const Sm80PrefillPolicy& policy) { return designated(policy); }
+std::string initialiser(const PrefillTraits& traits) {
+  return designated(traits);
+}
+std::string initialiser(const MergeTraits& traits) {
+  return designated(traits);
+}
+std::string initialiser(const Sm80PrefillPolicy& policy) {
+  return designated(policy);
+}
 
 }  // namespace flashprime

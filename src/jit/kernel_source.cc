@@ -20,8 +20,8 @@ StatusOr<std::string> read_header(const std::string& name, const std::string& ke
     std::ifstream file(path, std::ios::binary);
     std::ostringstream content;
     content << file.rdbuf();
-    FLASHPRIME_REQUIRE(file && content, StatusCode::kIo, "FLASHPRIME_KERNEL_DIR: cannot read ", path,
-                       ": ", std::strerror(errno));
+    FLASHPRIME_REQUIRE(file && content, StatusCode::kIo, "FLASHPRIME_KERNEL_DIR: cannot read ",
+                       path, ": ", std::strerror(errno));
     return content.str();
   }
   for (const KernelHeader& header : embedded_headers()) {
@@ -45,7 +45,8 @@ std::vector<std::string> included_names(std::string_view source) {
   return names;
 }
 
-// The constants of a unit, and what the host assumed about the kernel, checked where it is compiled.
+// The constants of a unit, and what the host assumed about the kernel, checked where it is
+// compiled.
 std::string constants_of(const Sm80MlaPrefillKernel& kernel, const LaunchShape& shape) {
   return concat("constexpr PrefillTraits kTraits", initialiser(kernel.traits), ";\n",
                 "constexpr Sm80PrefillPolicy kPolicy", initialiser(kernel.policy), ";\n",
@@ -65,16 +66,22 @@ struct Call {
   std::string_view arguments;
   std::string_view params;
 };
-constexpr Call call_of(const Sm80MlaPrefillKernel&) { return {"kTraits, kPolicy", "PrefillParams"}; }
-constexpr Call call_of(const MergeStatesKernel&) { return {"kTraits", "MergeParams"}; }
-constexpr Call call_of(const CombineSplitsKernel&) { return {"kTraits", "CombineParams"}; }
+constexpr Call call_of(const Sm80MlaPrefillKernel&) {
+  return {"kTraits, kPolicy", "PrefillParams"};
+}
+constexpr Call call_of(const MergeStatesKernel&) {
+  return {"kTraits", "MergeParams"};
+}
+constexpr Call call_of(const CombineSplitsKernel&) {
+  return {"kTraits", "CombineParams"};
+}
 
 template <typename Kernel>
 std::string unit_of(const Kernel& kernel, const LaunchShape& shape) {
   const Call call = call_of(kernel);
   return concat("#include \"", kernel.kHeader, "\"\n\nusing namespace flashprime;\n\n",
-                constants_of(kernel, shape), "static_assert(sizeof(", call.params, ") == ",
-                sizeof(typename Kernel::Params), ");\n\nextern \"C\" __global__ void ",
+                constants_of(kernel, shape), "static_assert(sizeof(", call.params,
+                ") == ", sizeof(typename Kernel::Params), ");\n\nextern \"C\" __global__ void ",
                 "__launch_bounds__(", shape.num_threads, ", ", shape.min_blocks_per_sm, ") ",
                 kEntryName, "(const __grid_constant__ ", call.params, " params) {\n  ",
                 kernel.kName, "<", call.arguments, ">(params);\n}\n");
@@ -84,8 +91,8 @@ std::string unit_of(const Kernel& kernel, const LaunchShape& shape) {
 
 StatusOr<KernelSource> make_kernel_source(const KernelKey& key, const std::string& kernel_dir) {
   KernelSource source;
-  source.unit = std::visit(
-      [&](const auto& kernel) { return unit_of(kernel, key.launch_shape()); }, key.kernel);
+  source.unit = std::visit([&](const auto& kernel) { return unit_of(kernel, key.launch_shape()); },
+                           key.kernel);
   std::map<std::string, std::string> headers;
   std::vector<std::string> pending = included_names(source.unit);
   while (!pending.empty()) {

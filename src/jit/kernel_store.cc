@@ -150,9 +150,8 @@ StatusOr<Obtained> KernelStore::obtain_alone(const KernelKey& key, const ObtainO
     std::string searched = concat("cache ", cache_description());
     for (const DiskCache& cache : read_only_) searched += ", " + cache.root();
     for (const Bundle& bundle : bundles_) searched += ", bundle " + bundle.path();
-    return Status(StatusCode::kNoCompiler,
-                  concat(key.to_string(), ": not in ", searched, "; ",
-                         found_compiler.status().message()));
+    return Status(StatusCode::kNoCompiler, concat(key.to_string(), ": not in ", searched, "; ",
+                                                  found_compiler.status().message()));
   }
   FLASHPRIME_RETURN_IF_ERROR((*found_compiler)->supports(key.arch));
   return compile(key, query, options);
@@ -243,8 +242,7 @@ StatusOr<Obtained> KernelStore::compile(const KernelKey& key, const EntryQuery& 
       nvrtc->compile(*made, key.arch, !settings_.dump_dir.empty(), options.cancelled);
   if (!output.ok()) {
     count(output.status().code() == StatusCode::kNotWarm ? "compile_cancelled" : "compile_failed");
-    return Status(output.status().code(),
-                  concat(key.to_string(), ": ", output.status().message()));
+    return Status(output.status().code(), concat(key.to_string(), ": ", output.status().message()));
   }
   count("compiled");
   CompiledKernel kernel;

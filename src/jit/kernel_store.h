@@ -19,7 +19,7 @@
 namespace flashprime {
 
 struct ObtainOptions {
-  bool force = false;         // compile although it is there
+  bool force = false;          // compile although it is there
   bool never_compile = false;  // kNotWarm instead
   std::function<bool()> cancelled = {};
 };

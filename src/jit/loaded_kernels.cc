@@ -34,8 +34,8 @@ cuda::Result LoadedKernels::load_library(const KernelKey& key, const CompiledKer
     *library = known->second;
     return cuda::kSuccess;
   }
-  const cuda::Result result = driver_.api().cuLibraryLoadData(
-      library, kernel.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  const cuda::Result result = driver_.api().cuLibraryLoadData(library, kernel.cubin.data(), nullptr,
+                                                              nullptr, 0, nullptr, nullptr, 0);
   if (result == cuda::kSuccess) libraries_.emplace(key, *library);
   return result;
 }
@@ -74,13 +74,13 @@ StatusOr<const LoadedKernel*> LoadedKernels::load(const std::vector<KernelKey>& 
     result = load_library(chosen, *obtained->kernel, &library);
   }
   if (cuda::is_image_error(result)) {
-    return Status(StatusCode::kArch,
-                  concat(driver_.check(result, "cuLibraryLoadData").message(), "; ",
-                         chosen.to_string(), " was made by ", obtained->kernel->compiler,
-                         " and needs ", min_driver(chosen.arch, obtained->kernel->nvrtc_version),
-                         "; this is driver CUDA ", driver_.version() / 1000, '.',
-                         driver_.version() % 1000 / 10, " on ", device.name, " (sm_", device.sm,
-                         ")"));
+    return Status(
+        StatusCode::kArch,
+        concat(driver_.check(result, "cuLibraryLoadData").message(), "; ", chosen.to_string(),
+               " was made by ", obtained->kernel->compiler, " and needs ",
+               min_driver(chosen.arch, obtained->kernel->nvrtc_version), "; this is driver CUDA ",
+               driver_.version() / 1000, '.', driver_.version() % 1000 / 10, " on ", device.name,
+               " (sm_", device.sm, ")"));
   }
   FLASHPRIME_RETURN_IF_ERROR(driver_.check(result, "cuLibraryLoadData"));
 
@@ -88,9 +88,8 @@ StatusOr<const LoadedKernel*> LoadedKernels::load(const std::vector<KernelKey>& 
   loaded->shape = chosen.launch_shape();
   loaded->key = chosen;
   cuda::Kernel kernel = nullptr;
-  FLASHPRIME_RETURN_IF_ERROR(
-      driver_.check(driver_.api().cuLibraryGetKernel(&kernel, library, kEntryName),
-                    "cuLibraryGetKernel"));
+  FLASHPRIME_RETURN_IF_ERROR(driver_.check(
+      driver_.api().cuLibraryGetKernel(&kernel, library, kEntryName), "cuLibraryGetKernel"));
   FLASHPRIME_RETURN_IF_ERROR(driver_.check(
       driver_.api().cuKernelSetAttribute(cuda::kMaxDynamicSharedBytes, loaded->shape.shared_bytes,
                                          kernel, device.id),

@@ -230,8 +230,7 @@ StatusOr<std::shared_ptr<const NvrtcCompiler>> NvrtcCompiler::load(const NvrtcSe
     compiler->supported_sms_.resize(static_cast<size_t>(count));
     api->supported_archs(compiler->supported_sms_.data());
   }
-  const std::string identity =
-      concat(version, '|', library->build_id(), '|', builtins->build_id());
+  const std::string identity = concat(version, '|', library->build_id(), '|', builtins->build_id());
   compiler->id_ = hex(sha256(identity)).substr(0, 16);
   compiler->description_ = concat("NVRTC ", version, ", build ", library->build_id());
   compiler->path_ = library->path();
@@ -241,8 +240,8 @@ StatusOr<std::shared_ptr<const NvrtcCompiler>> NvrtcCompiler::load(const NvrtcSe
 
 Status NvrtcCompiler::supports(const Arch& arch) const {
   const int32_t wanted = min_nvrtc_version(arch);
-  const bool known = std::find(supported_sms_.begin(), supported_sms_.end(), arch.sm) !=
-                     supported_sms_.end();
+  const bool known =
+      std::find(supported_sms_.begin(), supported_sms_.end(), arch.sm) != supported_sms_.end();
   FLASHPRIME_REQUIRE(version_ >= wanted && known, StatusCode::kUnsupported, arch.to_string(),
                      ": got NVRTC ", version_ / 1000, '.', version_ % 1000 / 10, " (", path_,
                      "), want ", wanted / 1000, '.', wanted % 1000 / 10, " or later");
@@ -322,9 +321,8 @@ StatusOr<CompileOutput> NvrtcCompiler::compile_here(const KernelSource& source, 
     strip_end(output.ptx);
   }
   output.report = parse_ptxas_log(output.log);
-  output.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() -
-                                                                  start)
-                            .count();
+  output.milliseconds =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return output;
 }
 

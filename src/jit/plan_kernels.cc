@@ -10,8 +10,8 @@ namespace flashprime {
 namespace {
 
 // What a layer runs. New tokens are causal, context is full; a request with context keeps its state
-// in fp32 from chunk to chunk, and so do the splits of a long one. merge_states joins two states and
-// makes the output of the last, combine_splits joins the splits of one call.
+// in fp32 from chunk to chunk, and so do the splits of a long one. merge_states joins two states
+// and makes the output of the last, combine_splits joins the splits of one call.
 std::vector<KernelKey> keys_for(const PlanOptions& options, const Arch& arch) {
   std::vector<KernelKey> keys;
   const auto prefill = [&](MaskKind mask, bool lse, Dtype out_dtype) {

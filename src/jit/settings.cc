@@ -115,9 +115,8 @@ StatusOr<JitSettings> resolve_settings(const JitOptions& options) {
     settings.shared_by_group = true;
   }
   int64_t megabytes = settings.max_bytes >> 20;
-  FLASHPRIME_RETURN_IF_ERROR(number_setting<int64_t>("FLASHPRIME_CACHE_MAX_MB",
-                                                     options.max_megabytes, 1, 1'000'000,
-                                                     "1 to 1000000", megabytes));
+  FLASHPRIME_RETURN_IF_ERROR(number_setting<int64_t>(
+      "FLASHPRIME_CACHE_MAX_MB", options.max_megabytes, 1, 1'000'000, "1 to 1000000", megabytes));
   settings.max_bytes = megabytes << 20;
   FLASHPRIME_RETURN_IF_ERROR(number_setting<double>("FLASHPRIME_LOCK_WAIT_S",
                                                     options.lock_wait_seconds, 0.0, 86400.0,

@@ -77,8 +77,8 @@ class WarmupRun {
     const double cpu_before = process_cpu_ms();
     const int64_t failures_before = store_.counter("publish_failed");
     const size_t total = report_.kernels.size();
-    size_t threads = static_cast<size_t>(options_.threads > 0 ? options_.threads
-                                                              : default_compile_threads());
+    size_t threads =
+        static_cast<size_t>(options_.threads > 0 ? options_.threads : default_compile_threads());
     threads = std::min(threads, std::max<size_t>(total, 1));
     std::vector<std::thread> workers;
     for (size_t i = 0; i < threads; ++i) workers.emplace_back([this] { work(); });

@@ -95,12 +95,16 @@ FAKE Result cuCtxGetId(Context context, unsigned long long* id) {
   *id = reinterpret_cast<uintptr_t>(context);
   return kSuccess;
 }
-FAKE Result cuStreamGetCtx(StreamHandle, Context* context) { return cuCtxGetCurrent(context); }
+FAKE Result cuStreamGetCtx(StreamHandle, Context* context) {
+  return cuCtxGetCurrent(context);
+}
 FAKE Result cuStreamIsCapturing(StreamHandle, CaptureStatus* status) {
   *status = static_cast<CaptureStatus>(state.capture_status);
   return kSuccess;
 }
-FAKE Result cuStreamSynchronize(StreamHandle) { return kSuccess; }
+FAKE Result cuStreamSynchronize(StreamHandle) {
+  return kSuccess;
+}
 FAKE Result cuPointerGetAttribute(void* data, PointerAttribute attribute, DevicePointer) {
   if (attribute != kPointerDeviceOrdinal) return kErrorInvalidHandle;
   *static_cast<int*>(data) = 0;
@@ -125,7 +129,9 @@ FAKE Result cuLibraryLoadData(Library* library, const void*, int*, void**, unsig
   *library = handle<Library>(0x1000 + static_cast<uintptr_t>(loads));
   return kSuccess;
 }
-FAKE Result cuLibraryUnload(Library) { return kSuccess; }
+FAKE Result cuLibraryUnload(Library) {
+  return kSuccess;
+}
 FAKE Result cuLibraryGetKernel(Kernel* kernel, Library library, const char* name) {
   if (std::strcmp(name, "flashprime_kernel") != 0) return kErrorInvalidHandle;
   *kernel = handle<Kernel>(reinterpret_cast<uintptr_t>(library) + 0x1000);
@@ -141,7 +147,9 @@ FAKE Result cuKernelSetAttribute(FunctionAttribute attribute, int value, Kernel,
   if (attribute == kMaxDynamicSharedBytes) state.max_dynamic_shared = value;
   return value <= state.shared_bytes_per_block ? kSuccess : 1;
 }
-FAKE Result cuFuncLoad(Function) { return kSuccess; }
+FAKE Result cuFuncLoad(Function) {
+  return kSuccess;
+}
 FAKE Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void** arguments,
                              void**) {
   ++state.launches;

@@ -91,7 +91,8 @@ FAKE int nvrtcCompileProgram(Program* program, int count, const char* const* opt
   int cancelled = 0;
   for (int waited = 0; waited < delay_ms() && cancelled == 0; ++waited) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (program->callback != nullptr) cancelled = program->callback(program->callback_data, nullptr);
+    if (program->callback != nullptr)
+      cancelled = program->callback(program->callback_data, nullptr);
   }
   --fake_nvrtc_state.running;
   if (cancelled != 0) return 16;
@@ -111,7 +112,9 @@ FAKE int nvrtcGetCUBINSize(Program* program, size_t* size) {
   *size = program->cubin.size();
   return 0;
 }
-FAKE int nvrtcGetCUBIN(Program* program, char* cubin) { return copy(program->cubin, cubin); }
+FAKE int nvrtcGetCUBIN(Program* program, char* cubin) {
+  return copy(program->cubin, cubin);
+}
 FAKE int nvrtcGetPTXSize(Program*, size_t* size) {
   *size = 1;
   return 0;

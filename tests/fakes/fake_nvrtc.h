@@ -8,10 +8,10 @@
 struct FakeNvrtcState {
   std::atomic<int> compilations{0};
   std::atomic<int> running{0};
-  std::atomic<int> delay_ms{0};   // of each compilation; starts as $FAKE_NVRTC_DELAY_MS
-  std::atomic<int> result{0};     // that nvrtcCompileProgram returns
-  std::atomic<int> salt{0};       // changes the bytes of every cubin
-  char last_options[2048] = {};   // of the latest compilation, one a line
+  std::atomic<int> delay_ms{0};  // of each compilation; starts as $FAKE_NVRTC_DELAY_MS
+  std::atomic<int> result{0};    // that nvrtcCompileProgram returns
+  std::atomic<int> salt{0};      // changes the bytes of every cubin
+  char last_options[2048] = {};  // of the latest compilation, one a line
 };
 // Symbol of the state in the library.
 inline constexpr char kFakeNvrtcState[] = "fake_nvrtc_state";

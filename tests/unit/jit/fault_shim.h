@@ -6,12 +6,12 @@
 namespace flashprime {
 
 struct FaultPlan {
-  int countdown = 0;        // the call after so many more fails; 0: none does
-  bool sticky = false;      // and all that follow
-  int error = 0;            // with this errno
-  bool kill = false;        // dies by SIGKILL instead
+  int countdown = 0;           // the call after so many more fails; 0: none does
+  bool sticky = false;         // and all that follow
+  int error = 0;               // with this errno
+  bool kill = false;           // dies by SIGKILL instead
   const char* only = nullptr;  // counts calls of this function alone
-  int calls = 0;            // that were counted
+  int calls = 0;               // that were counted
 };
 
 // Of the calling thread. Reset by assigning a new one.

@@ -154,11 +154,11 @@ TEST_F(LoadedKernelsTest, LaunchesWithTheArgumentsGridAndStreamThatItIsGiven) {
   config.block_x = static_cast<unsigned>(kernel.shape.num_threads);
   config.shared_bytes = static_cast<unsigned>(kernel.shape.shared_bytes);
   config.stream = reinterpret_cast<StreamHandle>(0x77);
-  EXPECT_TRUE(driver_
-                  ->check(driver_->api().cuLaunchKernelEx(&config, kernel.function, arguments,
-                                                          nullptr),
-                          "cuLaunchKernelEx")
-                  .ok());
+  EXPECT_TRUE(
+      driver_
+          ->check(driver_->api().cuLaunchKernelEx(&config, kernel.function, arguments, nullptr),
+                  "cuLaunchKernelEx")
+          .ok());
   EXPECT_EQ(state_->config.grid_x, 12u);
   EXPECT_EQ(state_->config.grid_y, 3u);
   EXPECT_EQ(state_->config.stream, config.stream);
@@ -198,7 +198,9 @@ TEST_F(LoadedKernelsTest, PutsTheCallersContextBack) {
   cuda::Context current = nullptr;
   {
     const cuda::ContextScope outer(*driver_, context_);
-    { const cuda::ContextScope inner(*driver_, *cuda::primary_context(*driver_, 1)); }
+    {
+      const cuda::ContextScope inner(*driver_, *cuda::primary_context(*driver_, 1));
+    }
     driver_->api().cuCtxGetCurrent(&current);
     EXPECT_EQ(current, context_);
   }

@@ -61,12 +61,12 @@ TEST(JitSettings, TakesOffAndReadOnlyFolders) {
 
 TEST(JitSettings, RefusesValuesThatMeanNothing) {
   const std::pair<const char*, const char*> wrong[] = {
-      {"FLASHPRIME_CACHE_DIR", "relative"},      {"FLASHPRIME_CACHE_DIR", "ro:relative"},
-      {"FLASHPRIME_CACHE_SHARED", "world"},      {"FLASHPRIME_CACHE_MAX_MB", "0"},
-      {"FLASHPRIME_CACHE_MAX_MB", "12MB"},       {"FLASHPRIME_LOCK_WAIT_S", "-1"},
-      {"FLASHPRIME_LOCK_WAIT_S", "nan"},         {"FLASHPRIME_FREEZE", "yes"},
-      {"FLASHPRIME_BUNDLE", "relative.fpb"},     {"FLASHPRIME_BUNDLE_SHA256", "abc"},
-      {"FLASHPRIME_NVRTC_PATH", "libnvrtc.so"},  {"FLASHPRIME_DUMP_DIR", "dump"},
+      {"FLASHPRIME_CACHE_DIR", "relative"},     {"FLASHPRIME_CACHE_DIR", "ro:relative"},
+      {"FLASHPRIME_CACHE_SHARED", "world"},     {"FLASHPRIME_CACHE_MAX_MB", "0"},
+      {"FLASHPRIME_CACHE_MAX_MB", "12MB"},      {"FLASHPRIME_LOCK_WAIT_S", "-1"},
+      {"FLASHPRIME_LOCK_WAIT_S", "nan"},        {"FLASHPRIME_FREEZE", "yes"},
+      {"FLASHPRIME_BUNDLE", "relative.fpb"},    {"FLASHPRIME_BUNDLE_SHA256", "abc"},
+      {"FLASHPRIME_NVRTC_PATH", "libnvrtc.so"}, {"FLASHPRIME_DUMP_DIR", "dump"},
       {"FLASHPRIME_KERNEL_DIR", "../kernels"},
   };
   for (const auto& [name, value] : wrong) {
