@@ -21,29 +21,6 @@ void write_stderr(const std::string& text) {
   std::fflush(stderr);
 }
 
-StatusOr<std::vector<std::string>> arch_list(const std::string& text, const Device& device) {
-  std::vector<std::string> archs;
-  if (text.empty()) {
-    StatusOr<std::string> arch = device_architecture(device.index);
-    if (!arch.ok()) {
-      return Status(arch.status().code(),
-                    "--arch: not given, and this machine names none: " + arch.status().message());
-    }
-    archs.push_back(*std::move(arch));
-    return archs;
-  }
-  std::istringstream list(text);
-  const std::vector<std::string> known = known_architectures();
-  for (std::string arch; std::getline(list, arch, ',');) {
-    if (std::find(known.begin(), known.end(), arch) == known.end()) {
-      return Status(StatusCode::kFormat, fmt::format("--arch: got '{}', want some of {}",
-                                                     printable(arch), fmt::join(known, ",")));
-    }
-    archs.push_back(std::move(arch));
-  }
-  return archs;
-}
-
 // Done and total, how long it took and may take.
 class Progress {
  public:
@@ -117,6 +94,29 @@ StatusOr<KernelCache> open_cache(const KernelOptions& options) {
   return KernelCache::open(jit);
 }
 
+StatusOr<std::vector<std::string>> make_archs(const KernelOptions& options) {
+  std::vector<std::string> archs;
+  if (options.archs.empty()) {
+    StatusOr<std::string> arch = device_architecture(options.common.device.index);
+    if (!arch.ok()) {
+      return Status(arch.status().code(),
+                    "--arch: not given, and this machine names none: " + arch.status().message());
+    }
+    archs.push_back(*std::move(arch));
+    return archs;
+  }
+  std::istringstream list(options.archs);
+  const std::vector<std::string> known = known_architectures();
+  for (std::string arch; std::getline(list, arch, ',');) {
+    if (std::find(known.begin(), known.end(), arch) == known.end()) {
+      return Status(StatusCode::kFormat, fmt::format("--arch: got '{}', want some of {}",
+                                                     printable(arch), fmt::join(known, ",")));
+    }
+    archs.push_back(std::move(arch));
+  }
+  return archs;
+}
+
 StatusOr<KernelPlan> make_plan(const KernelCache& cache, const KernelOptions& options) {
   if (!options.plan_file.empty()) {
     std::ifstream file(options.plan_file);
@@ -127,7 +127,7 @@ StatusOr<KernelPlan> make_plan(const KernelCache& cache, const KernelOptions& op
   }
   const StatusOr<ModelShape> model = resolve_model(options.common);
   if (!model.ok()) return model.status();
-  StatusOr<std::vector<std::string>> archs = arch_list(options.archs, options.common.device);
+  StatusOr<std::vector<std::string>> archs = make_archs(options);
   if (!archs.ok()) return archs.status();
   return cache.plan({.dims = model->dims,
                      .dtype = options.common.dtype,

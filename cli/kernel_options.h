@@ -28,6 +28,9 @@ StatusOr<KernelCache> open_cache(const KernelOptions& options);
 // The kernels that the options name.
 StatusOr<KernelPlan> make_plan(const KernelCache& cache, const KernelOptions& options);
 
+// The architectures that --arch names.
+StatusOr<std::vector<std::string>> make_archs(const KernelOptions& options);
+
 // "128/64/128 bf16 causal lse": what people tell kernels apart by.
 std::string kernel_summary(const std::string& key);
 

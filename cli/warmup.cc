@@ -6,6 +6,7 @@
 
 #include "cli/kernel_options.h"
 #include "cli/text.h"
+#include "flashprime/warmup.h"
 
 namespace flashprime::cli {
 namespace {
@@ -16,6 +17,7 @@ struct WarmupVerbOptions {
   double deadline = 0.0;
   int64_t rank = 0;
   int64_t world = 1;
+  int64_t fa_version = 4;
   bool list = false;
   bool dry_run = false;
   bool force = false;
@@ -30,8 +32,38 @@ void say_what_is_skipped(const KernelPlan& plan) {
   }
 }
 
-int print_list(const KernelPlan& plan, Session& session) {
+// vLLM's list for each architecture, with vLLM's gates; or why it is empty.
+StatusOr<Json> compile_keys_json(const WarmupVerbOptions& options) {
+  Json lists = Json::array();
+  if (!options.kernels.plan_file.empty()) return lists;
+  const StatusOr<ModelShape> model = resolve_model(options.kernels.common);
+  if (!model.ok()) return model.status();
+  const StatusOr<std::vector<std::string>> archs = make_archs(options.kernels);
+  if (!archs.ok()) return archs.status();
+  for (const std::string& arch : *archs) {
+    const int32_t sm = std::atoi(arch.c_str() + std::string_view("sm_").size());
+    const StatusOr<WarmupKeyList> list =
+        get_warmup_keys({.dims = model->dims,
+                         .num_heads = model->heads,
+                         .dtype = options.kernels.common.dtype,
+                         .capability = {sm / 10, sm % 10},
+                         .fa_version = static_cast<int32_t>(options.fa_version),
+                         .batch_invariant = options.kernels.common.batch_invariant});
+    if (!list.ok()) return list.status();
+    Json keys = Json::array();
+    for (const CompileKey& key : list->keys) keys.push_back(key.to_python());
+    lists.push_back({{"arch", arch},
+                     {"keys", std::move(keys)},
+                     {"why_empty", list->why_empty},
+                     {"notes", list->notes}});
+  }
+  return lists;
+}
+
+int print_list(const KernelPlan& plan, const WarmupVerbOptions& options, Session& session) {
   if (session.json) {
+    StatusOr<Json> compile_keys = compile_keys_json(options);
+    if (!compile_keys.ok()) return session.fail(compile_keys.status());
     Json kernels = Json::array();
     for (const PlannedKernel& kernel : plan.kernels) {
       kernels.push_back({{"kernel", kernel.kernel},
@@ -44,7 +76,9 @@ int print_list(const KernelPlan& plan, Session& session) {
       skipped.push_back(
           {{"kernel", kernel.what}, {"arch", kernel.arch}, {"reason", kernel.reason}});
     }
-    session.print_json({{"kernels", std::move(kernels)}, {"skipped", std::move(skipped)}});
+    session.print_json({{"compile_keys", *std::move(compile_keys)},
+                        {"kernels", std::move(kernels)},
+                        {"skipped", std::move(skipped)}});
     return kExitOk;
   }
   // The form that --plan reads.
@@ -78,7 +112,7 @@ int run_verb(Session& session, const WarmupVerbOptions& options) {
     const bool usage = plan.status().code() == StatusCode::kFormat;
     return usage ? session.fail(kExitUsage, plan.status().message()) : session.fail(plan.status());
   }
-  if (options.list) return print_list(*plan, session);
+  if (options.list) return print_list(*plan, options, session);
   if (plan->kernels.empty()) {
     return session.fail(kExitUnsupported,
                         plan->skipped.empty() ? "no kernel" : plan->skipped.front().reason);

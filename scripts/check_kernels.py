@@ -26,7 +26,7 @@ ARCHS = {
 MAX_REGISTERS = 255
 # Bytes of spill stores and loads that a kernel may have: what it had when it was last measured on a
 # GPU, where removing them made it slower.
-SPILL_BUDGETS = {"sm80_mla_prefill": (80, 80), "merge_states": (0, 0), "combine_splits": (0, 0)}
+SPILL_BUDGETS = {"sm80_mla_prefill": (80, 104), "merge_states": (0, 0), "combine_splits": (0, 0)}
 
 
 def problems_of(kernel):

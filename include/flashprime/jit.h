@@ -34,25 +34,34 @@ struct JitEvent {
 };
 
 /// Where kernels come from and go to. What is not set is taken from the environment variable that
-/// is named beside it, read once, when the cache is opened.
+/// is named above it, read once, when the cache is opened.
 struct JitOptions {
-  std::optional<std::string> cache_dir =
-      {};                                    ///< FLASHPRIME_CACHE_DIR: a folder, "off", "ro:FOLDER"
-  std::optional<bool> shared_by_group = {};  ///< FLASHPRIME_CACHE_SHARED=group: others may write
-  std::optional<int64_t> max_megabytes = {};  ///< FLASHPRIME_CACHE_MAX_MB, 512
-  std::vector<std::string> read_only_dirs =
-      {};  ///< more cache folders, looked at first, never written
-  std::optional<std::vector<std::string>> bundles = {};  ///< FLASHPRIME_BUNDLE, separated by ':'
-  std::optional<std::vector<std::string>> bundle_sha256 =
-      {};                                        ///< FLASHPRIME_BUNDLE_SHA256, likewise
-  std::optional<FreezePolicy> freeze = {};       ///< FLASHPRIME_FREEZE: allow, warn or error
-  std::optional<double> lock_wait_seconds = {};  ///< FLASHPRIME_LOCK_WAIT_S, 120
-  std::optional<std::string> dump_dir = {};     ///< FLASHPRIME_DUMP_DIR: source, PTX, cubin and log
-  std::optional<std::string> nvrtc_path = {};   ///< FLASHPRIME_NVRTC_PATH: the library itself
-  std::vector<std::string> nvrtc_folders = {};  ///< more folders to look for NVRTC in, last
-  std::optional<std::string> kernel_dir =
-      {};  ///< FLASHPRIME_KERNEL_DIR: instead of the embedded kernels/
-  std::function<void(const JitEvent&)> on_event = {};  ///< called on any thread
+  /// FLASHPRIME_CACHE_DIR: an absolute folder, "off", or "ro:FOLDER".
+  std::optional<std::string> cache_dir = {};
+  /// FLASHPRIME_CACHE_SHARED=group: the folder's group may write it.
+  std::optional<bool> shared_by_group = {};
+  /// FLASHPRIME_CACHE_MAX_MB, else 512.
+  std::optional<int64_t> max_megabytes = {};
+  /// More cache folders, looked at first, never written.
+  std::vector<std::string> read_only_dirs = {};
+  /// FLASHPRIME_BUNDLE, separated by ':'.
+  std::optional<std::vector<std::string>> bundles = {};
+  /// FLASHPRIME_BUNDLE_SHA256, likewise: none, or one for each bundle.
+  std::optional<std::vector<std::string>> bundle_sha256 = {};
+  /// FLASHPRIME_FREEZE: allow, warn or error.
+  std::optional<FreezePolicy> freeze = {};
+  /// FLASHPRIME_LOCK_WAIT_S, else 120.
+  std::optional<double> lock_wait_seconds = {};
+  /// FLASHPRIME_DUMP_DIR: for source, PTX, cubin and log of what is compiled.
+  std::optional<std::string> dump_dir = {};
+  /// FLASHPRIME_NVRTC_PATH: the library to use, and no other.
+  std::optional<std::string> nvrtc_path = {};
+  /// More folders to look for NVRTC in, last.
+  std::vector<std::string> nvrtc_folders = {};
+  /// FLASHPRIME_KERNEL_DIR: in the place of the embedded kernels/.
+  std::optional<std::string> kernel_dir = {};
+  /// Called on any thread.
+  std::function<void(const JitEvent&)> on_event = {};
 };
 
 /// One kernel for one architecture. A value: copy it, store it, send it to another machine.

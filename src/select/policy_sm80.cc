@@ -23,7 +23,7 @@ struct PolicyRow {
 // 4  Best on an H200 for 256 and 256: half of Q in registers, the rest read again.
 // 5  All of Q in registers, where row 4 does not fit.
 //
-// Compiled for sm_80, sm_86, sm_90a and sm_120a: rows 1 and 2 spill at most 56 bytes, row 5 at
+// Compiled for sm_80, sm_86, sm_90a and sm_120a: rows 1 and 2 spill at most 76 bytes, row 5 at
 // most 4, the others none.
 constexpr std::array<PolicyRow, 5> kRows = {{
     {192,

@@ -160,6 +160,19 @@ class Warmup(KernelCommandTest):
         two = ["warmup", "--model", "deepseek-v3", "--arch", "sm_80,sm_120a", "--list"]
         self.assertEqual(len(self.json(0, *two)["kernels"]), 2 * count())
 
+    def test_lists_vllms_compile_keys_beside_the_kernels(self):
+        plan = ["warmup", "--model", "deepseek-v3", "--tp", "8", "--arch", "sm_100a,sm_89", "--list"]
+        listed = self.json(0, *plan)
+        blackwell, ada = listed["compile_keys"]
+        self.assertEqual((blackwell["arch"], len(blackwell["keys"])), ("sm_100a", 24))
+        self.assertEqual((ada["arch"], ada["keys"]), ("sm_89", []))
+        self.assertNotEqual(ada["why_empty"], "")
+        # Ours do not depend on vLLM's gates.
+        self.assertEqual({kernel["arch"] for kernel in listed["kernels"]}, {"sm_100a", "sm_89"})
+        invariant = self.json(0, *plan, "--batch-invariant")["compile_keys"][0]
+        self.assertEqual(len(invariant["keys"]), 8)
+        self.assertEqual(self.json(0, *plan, "--fa-version", "3")["compile_keys"][0]["keys"], [])
+
     def test_dims_that_no_kernel_takes_are_exit_code_4(self):
         plan = ["warmup", "--dims", "120,64,128", "--arch", "sm_90a"]
         listed = self.json(0, *plan, "--list")

@@ -241,6 +241,23 @@ TEST_F(KernelStoreTest, TakesTheEntryThatAnotherProcessPublishesMeanwhile) {
   EXPECT_EQ(fake_nvrtc().compilations, 0);
 }
 
+TEST_F(KernelStoreTest, WorksInChildrenForkedBeforeAndAfterTheFirstCompilation) {
+  const auto store = open();
+  const KernelKey other = prefill_key("sm_90a", true);
+  EXPECT_EQ(in_child([&] {
+              const StatusOr<Obtained> obtained = store->obtain(other);
+              ASSERT_TRUE(obtained.ok());
+              EXPECT_EQ(obtained->origin, KernelOrigin::kCompiled);
+            }),
+            0);
+  ASSERT_TRUE(store->obtain(key_).ok());
+  EXPECT_EQ(in_child([&] {
+              EXPECT_EQ(store->obtain(key_)->origin, KernelOrigin::kMemory);
+              EXPECT_EQ(store->obtain(other)->origin, KernelOrigin::kDisk);
+            }),
+            0);
+}
+
 TEST_F(KernelStoreTest, DumpsWhatItCompiles) {
   JitOptions dumping = options();
   dumping.dump_dir = dir_ / "dump";
