@@ -5,7 +5,6 @@ import argparse
 import csv
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 
@@ -65,10 +64,21 @@ def memory_probe(lib, arguments):
         "v": torch.zeros(cell.keys, cells.NUM_HEADS, 128, dtype=torch.bfloat16),
         "softmax_scale": 192**-0.5,
     }
-    run, _ = flashprime.contenders(lib, cell, data, arguments.threads)["flashprime"]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run, result = flashprime.contenders(lib, cell, data, arguments.threads)["flashprime"]
+    for tensor in (data["q"], data["k"], data["v"], result()):
+        tensor.fill_(1)  # every page is there before the call
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts at the present
+    before = memory_status("VmRSS")
     run()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    print(memory_status("VmHWM") - before)
+
+
+def memory_status(field):
+    """A field of /proc/self/status in bytes."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
 
 
 def main():
