@@ -12,6 +12,7 @@
 #include "cli/replay_run.h"
 #include "cli/session.h"
 #include "cli/text.h"
+#include "cli/trace_synthetic.h"
 #include "flashprime/backend.h"
 
 namespace flashprime::cli {
@@ -70,6 +71,13 @@ bool is_complete(const Report& report) {
          static_cast<int64_t>(report.trace.requests.size());
 }
 
+// Share of the prompts begun so far that the prefix cache had.
+double prefix_hit_rate(const Report& report) {
+  const ReplayScheduler& scheduler = report.replay.scheduler();
+  return static_cast<double>(scheduler.hit_tokens()) /
+         static_cast<double>(std::max<int64_t>(scheduler.admitted_tokens(), 1));
+}
+
 std::string verdict(const Report& report) {
   if (report.options.verify == 0) return "NOT VERIFIED";
   if (report.replay.verification().rows == 0) return "NOTHING VERIFIED";
@@ -107,6 +115,9 @@ Json report_json(const Report& report) {
       {"budget", report.options.budget},
       {"max_seqs", report.options.max_seqs},
       {"workspace_rows", report.workspace_rows},
+      {"prefix_cache_tokens", report.options.prefix_cache_tokens < 0
+                                  ? Json(nullptr)
+                                  : Json(report.options.prefix_cache_tokens)},
       {"seed", report.options.common.seed},
       {"complete", is_complete(report)},
       {"stopped", totals.stopped},
@@ -114,6 +125,8 @@ Json report_json(const Report& report) {
       {"decode_only_iterations", report.replay.scheduler().skipped_iterations()},
       {"prompts_finished", report.replay.scheduler().finished_prompts()},
       {"new_tokens", totals.new_tokens},
+      {"prefix_hit_tokens", report.replay.scheduler().hit_tokens()},
+      {"prefix_hit_rate", prefix_hit_rate(report)},
       {"decode_tokens", totals.decode_tokens},
       {"context_tokens", totals.context_tokens},
       {"context_chunks", totals.context_chunks},
@@ -179,6 +192,16 @@ std::string report_table(const Report& report) {
                                          with_commas(report.replay.scheduler().finished_prompts()),
                                          count(report.trace.requests.size()))});
   rows.push_back({"new tokens", with_commas(totals.new_tokens)});
+  if (!report.trace.block_ids.empty()) {
+    rows.push_back(
+        {"prefix hits",
+         fmt::format("{} tokens, {:.1f} % of the prompts begun ({})",
+                     with_commas(report.replay.scheduler().hit_tokens()),
+                     prefix_hit_rate(report) * 100.0,
+                     options.prefix_cache_tokens < 0
+                         ? "cache without limit"
+                         : "cache of " + with_commas(options.prefix_cache_tokens) + " tokens")});
+  }
   rows.push_back({"context", fmt::format("{} tokens attended again in {} chunks",
                                          with_commas(totals.context_tokens),
                                          with_commas(totals.context_chunks))});
@@ -226,8 +249,13 @@ int run_replay(Session& session, const ReplayOptions& options) {
     return session.fail(kExitUsage, fmt::format("--budget: got {}, want at least --max-seqs ({})",
                                                 options.budget, options.max_seqs));
   }
-  const StatusOr<Trace> trace = read_azure_trace(options.trace);
-  if (!trace.ok()) return session.fail(kExitBadInput, trace.status().message());
+  const bool synthetic = is_synthetic_trace(options.trace);
+  const StatusOr<Trace> trace =
+      synthetic ? synthetic_trace(options.trace, static_cast<uint64_t>(options.common.seed))
+                : read_trace(options.trace);
+  if (!trace.ok()) {
+    return session.fail(synthetic ? kExitUsage : kExitBadInput, trace.status().message());
+  }
   const StatusOr<int64_t> workspace_rows = choose_workspace_rows(options, *trace);
   if (!workspace_rows.ok()) return session.fail(kExitUsage, workspace_rows.status().message());
 
@@ -270,9 +298,11 @@ void add_replay(CLI::App& root, Session& session) {
   auto options = std::make_shared<ReplayOptions>();
   app->add_flag("--json", session.json, "JSON on stdout");
   app->add_option("--trace", options->trace,
-                  "Azure LLM inference trace 2023, CSV: TIMESTAMP,ContextTokens,GeneratedTokens")
+                  "Azure LLM inference trace 2023 (CSV) or Mooncake trace (JSONL); or, drawn from "
+                  "distributions fitted to these with --seed, synthetic:azure-conv|azure-code|"
+                  "mooncake[:COUNT], 1,000 requests by default")
       ->required()
-      ->type_name("FILE");
+      ->type_name("FILE|synthetic:NAME[:COUNT]");
   add_model_options(*app, options->common);
   add_dtype_option(*app, options->common);
   add_device_options(*app, options->common);
@@ -285,6 +315,10 @@ void add_replay(CLI::App& root, Session& session) {
   add_integer(*app, "--budget", &options->budget, 1, 1 << 20, "Tokens a step (default 8192)");
   add_integer(*app, "--max-seqs", &options->max_seqs, 1, 1 << 20,
               "Requests that run at once (default 256)");
+  add_integer(*app, "--prefix-cache-tokens", &options->prefix_cache_tokens, 0,
+              std::numeric_limits<int64_t>::max(),
+              "Prompt tokens the prefix cache holds, least recently used out first (default: all); "
+              "only Mooncake traces say which prompts share a prefix");
   add_integer(*app, "--steps", &options->steps, 1, std::numeric_limits<int64_t>::max(),
               "Stop after that many steps");
   add_decimal(*app, "--time-limit", &options->time_limit, 0.001, 1e9,

@@ -29,12 +29,13 @@ class Progress {
   explicit Progress(int64_t total_tokens)
       : total_tokens_(total_tokens), on_terminal_(isatty(STDERR_FILENO) == 1) {}
 
-  void update(const ReplayTotals& totals) {
+  // `hit_tokens` need not be computed.
+  void update(const ReplayTotals& totals, int64_t hit_tokens) {
     const double elapsed = seconds_since(start_);
     if (elapsed - last_ < (on_terminal_ ? 0.2 : 5.0)) return;
     last_ = elapsed;
     const double share =
-        static_cast<double>(totals.new_tokens) / static_cast<double>(total_tokens_);
+        static_cast<double>(totals.new_tokens + hit_tokens) / static_cast<double>(total_tokens_);
     const double eta = share > 0.0 ? elapsed * (1.0 - share) / share : -1.0;
     const std::string line =
         fmt::format("replay {:5.1f} %  {} steps  {} tokens/s  {}FLOP/s  {} left", share * 100.0,
@@ -68,7 +69,8 @@ Replay::Replay(const ReplayOptions& options, const ModelShape& model, const Trac
       seed_(static_cast<uint64_t>(options.common.seed)),
       scheduler_(trace, {.token_budget = options.budget,
                          .max_seqs = options.max_seqs,
-                         .arrival_clock = options.arrival_clock}),
+                         .arrival_clock = options.arrival_clock,
+                         .prefix_cache_tokens = options.prefix_cache_tokens}),
       tensors_(shape_, seed_, threads),
       context_tensors_(shape_, seed_, threads),
       limits_(VerifyLimits::of(options.common.dtype)) {
@@ -102,7 +104,7 @@ Status Replay::run() {
   Status status;
   while (status.ok() && !must_stop() && scheduler_.next(&step)) {
     status = run_step(step);
-    progress.update(totals_);
+    progress.update(totals_, scheduler_.hit_tokens());
   }
   progress.clear();
   totals_.wall_seconds = seconds_since(start_);
@@ -131,6 +133,7 @@ Status Replay::run_step(const ReplayStep& step) {
     if (layer > 0 && must_stop()) return ok_status();
     double layer_seconds = 0.0;
     const Status ran = run_layer(step, layer, *plan, cu_seqlens, longest, &layer_seconds);
+    if (!totals_.stopped.empty()) return ok_status();
     if (!ran.ok()) return ran;
     step_seconds += layer_seconds;
     const Status verified = verify_layer(step, layer, cu_seqlens);
@@ -185,6 +188,8 @@ Status Replay::run_layer(const ReplayStep& step, int32_t layer, const ContextPla
   double source_seconds = 0.0;
   const ContextSource source = [&](const ContextChunk& chunk,
                                    StreamHandle) -> StatusOr<KeyValueViews> {
+    // A long context takes minutes: --time-limit and Ctrl-C need not wait for all of it.
+    if (must_stop()) return Status(StatusCode::kInternal, totals_.stopped);
     const Clock::time_point start = Clock::now();
     std::vector<ReplayPiece> slices;
     for (const ContextSlice& slice : chunk.slices) {

@@ -25,10 +25,11 @@ struct ReplayOptions {
   int64_t verify = 4;
   int64_t budget = 8192;
   int64_t max_seqs = 256;
-  int64_t steps = 0;           // 0: all
-  int64_t workspace_rows = 0;  // 0: the workspace rule
-  int64_t max_model_len = 0;   // 0: the longest request
-  double time_limit = 0.0;     // 0: none
+  int64_t steps = 0;                 // 0: all
+  int64_t workspace_rows = 0;        // 0: the workspace rule
+  int64_t max_model_len = 0;         // 0: the longest request
+  double time_limit = 0.0;           // 0: none
+  int64_t prefix_cache_tokens = -1;  // -1: unlimited
   bool arrival_clock = false;
   bool equal_planner = false;
 };

@@ -40,12 +40,21 @@ bool ReplayScheduler::next(ReplayStep* step) {
     for (const ReplayPiece& rest : begun_) schedule(rest);
     while (next_waiting_ < requests_.size() && running < options_.max_seqs && budget > 0 &&
            has_arrived(next_waiting_)) {
-      schedule({static_cast<int64_t>(next_waiting_), 0, 0});
+      const TraceRequest& request = requests_[next_waiting_];
+      const int64_t hit =
+          prefix_cache_.hit_tokens(trace_.blocks_of(request), request.prompt_tokens);
+      admitted_tokens_ += request.prompt_tokens;
+      hit_tokens_ += hit;
+      schedule({static_cast<int64_t>(next_waiting_), hit, 0});
       ++next_waiting_;
       ++running;
     }
     begun_ = std::move(still_begun);
     ++iteration_;
+    for (const ReplayPiece& piece : step->pieces) {
+      prefix_cache_.keep(trace_.blocks_of(requests_[static_cast<size_t>(piece.request)]),
+                         piece.start + piece.length);
+    }
     if (!step->pieces.empty()) {
       step->decode_tokens = decodes;
       return true;

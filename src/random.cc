@@ -174,6 +174,8 @@ Status fill_random(const MutableTensorView& view, const RandomSpec& spec) {
                        StatusCode::kRange, "view: got shape ", shape_text(as_const(view)),
                        ", wanted rows of at most 2^34 elements, which the counter can number");
   }
+  // Rows without elements may be 2^60 in number, and have no memory to point into.
+  if (row_elements == 0 || view.shape[0] == 0) return ok_status();
 
   if (view.dtype == Dtype::kFp32) {
     fill_rows<float>(view, spec);

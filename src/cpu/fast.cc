@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cpu/cpu_kernels.h"
 #include "cpu/fast_target.h"
@@ -22,32 +23,27 @@
 namespace flashprime::cpu {
 namespace {
 
-// The best target this processor has. Asked of the compiler's run-time library, which also checks
-// that the operating system saves the registers: Debian's Highway can be asked only through its
-// shared library.
-const FastTarget* find_target() {
+// Asked of the compiler's run-time library, which also checks that the operating system saves the
+// registers: Debian's Highway can be asked only through its shared library.
+std::vector<const FastTarget*> find_targets() {
+  std::vector<const FastTarget*> found;
 #if defined(__x86_64__)
 #if HWY_TARGETS & HWY_AVX3
   static constexpr FastTarget kAvx3{"AVX3", N_AVX3::scratch_bytes, N_AVX3::run_tile};
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512cd")) {
-    return &kAvx3;
+    found.push_back(&kAvx3);
   }
 #endif
 #if HWY_TARGETS & HWY_AVX2
   static constexpr FastTarget kAvx2{"AVX2", N_AVX2::scratch_bytes, N_AVX2::run_tile};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c")) {
-    return &kAvx2;
+    found.push_back(&kAvx2);
   }
 #endif
 #endif
-  return nullptr;
-}
-
-const FastTarget* target() {
-  static const FastTarget* const found = find_target();
   return found;
 }
 
@@ -83,13 +79,23 @@ class ScratchPool {
 
 }  // namespace
 
+const std::vector<const FastTarget*>& fast_targets() {
+  static const std::vector<const FastTarget*> targets = find_targets();
+  return targets;
+}
+
 const char* fast_isa_target() {
-  return target() == nullptr ? "" : target()->name;
+  return fast_targets().empty() ? "" : fast_targets().front()->name;
 }
 
 Status run_fast(const PrefillTraits& traits, const PrefillParams& params,
                 const ParallelFor& parallel_for) {
-  const double bytes = target()->scratch_bytes(traits.dims);
+  return run_fast(*fast_targets().front(), traits, params, parallel_for);
+}
+
+Status run_fast(const FastTarget& target, const PrefillTraits& traits, const PrefillParams& params,
+                const ParallelFor& parallel_for) {
+  const double bytes = target.scratch_bytes(traits.dims);
   constexpr double kMaxScratch = 1e11;  // larger dims could not be allocated anyway
   if (bytes > kMaxScratch) {
     return Status(StatusCode::kOutOfMemory,
@@ -110,7 +116,7 @@ Status run_fast(const PrefillTraits& traits, const PrefillParams& params,
       out_of_memory.store(true, std::memory_order_relaxed);
       return;
     }
-    target()->run_tile(traits, params, tiles.tile(i), scratch);
+    target.run_tile(traits, params, tiles.tile(i), scratch);
     scratch_pool.put(scratch);
   });
   if (out_of_memory.load()) {

@@ -18,16 +18,15 @@ struct KeyRange {
 
 // Visible keys of query row `row` of a sequence with `q_len` queries and `k_len` keys, aligned at
 // the bottom right. Every mask kind is one range per row, and both its ends never decrease with
-// the row. Reaches may be as large as int64: they are clamped to what a sequence can use.
+// the row. Reaches are small enough to add to a position: make_params() sees to it.
 inline KeyRange visible_keys(MaskKind kind, int64_t window_left, int64_t window_right, int64_t row,
                              int64_t q_len, int64_t k_len) {
   const int64_t diagonal = row + (k_len - q_len);
   KeyRange range{0, k_len};
   if (kind == MaskKind::kCausal) range.end = diagonal + 1;
   if (kind == MaskKind::kWindow) {
-    const int64_t reach_max = q_len + k_len;  // no larger reach changes anything
-    if (window_left >= 0) range.begin = diagonal - std::min(window_left, reach_max);
-    if (window_right >= 0) range.end = diagonal + std::min(window_right, reach_max) + 1;
+    if (window_left >= 0) range.begin = diagonal - window_left;
+    if (window_right >= 0) range.end = diagonal + window_right + 1;
   }
   range.begin = std::max<int64_t>(range.begin, 0);
   range.end = std::clamp<int64_t>(range.end, 0, k_len);

@@ -38,7 +38,7 @@ std::vector<KernelRow> make_registry() {
   fast.info.device = DeviceKind::kCpu;
   fast.info.summary = "blocked online softmax in fp32, SIMD, all cores";
   fast.info.head_dims = any_dims;
-  fast.info.tested_on = "x86-64 with AVX2 and FMA";
+  fast.info.tested_on = "x86-64: AVX2 with FMA, AVX-512";
   fast.dtypes = inputs;
   fast.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kE4m3};
   fast.masks = all_masks;
@@ -52,7 +52,10 @@ std::vector<KernelRow> make_registry() {
   fast.run_description = [](const std::string& threads) {
     return concat(cpu::fast_isa_target(), ", tiles of ", cpu::kFastBlockQ, " queries, ", threads);
   };
-  fast.run = cpu::run_fast;
+  fast.run = [](const PrefillTraits& traits, const PrefillParams& params,
+                const ParallelFor& parallel_for) {
+    return cpu::run_fast(traits, params, parallel_for);
+  };
 
   KernelRow reference;
   reference.info.name = "cpu_reference";

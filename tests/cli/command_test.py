@@ -16,6 +16,7 @@ import unittest
 COMMAND = os.environ["FLASHPRIME_COMMAND"]
 DATA = os.environ["FLASHPRIME_DATA"]
 CONVERSATION = os.path.join(DATA, "azure_llm_2023_conv_500.csv")
+MOONCAKE = os.path.join(DATA, "mooncake_conversation_200.jsonl")
 REPLAY = ["replay", "--trace", CONVERSATION, "--model", "deepseek-v2-lite", "--tp", "8"]
 
 
@@ -225,6 +226,44 @@ class Replay(CommandTest):
             self.assertEqual(report["steps"], 10)
             self.assertTrue(report["complete"])
             self.assertEqual(report["prompts_finished"], 10)
+
+    def test_prefix_hits_of_a_mooncake_trace_become_context(self):
+        arguments = ["replay", "--trace", MOONCAKE, "--model", "deepseek-v2-lite", "--tp", "16",
+                     "--steps", "12", "--verify", "4"]
+        every = self.json(0, *arguments)
+        self.assertEqual(every["result"], "PASS")
+        self.assertGreater(every["prefix_hit_tokens"], 0)
+        self.assertEqual(every["prefix_hit_tokens"] % 512, 0)
+        self.assertGreater(every["context_tokens"], 0)
+        none = self.json(0, *arguments, "--prefix-cache-tokens", "0")
+        self.assertEqual(none["prefix_hit_tokens"], 0)
+        self.assertEqual(none["prefix_hit_rate"], 0)
+        text = self.expect(0, *arguments, "--prefix-cache-tokens", "4096").stdout.decode()
+        self.assertRegex(text, r"prefix hits +[0-9,]+ tokens, .* \(cache of 4,096 tokens\)")
+
+    def test_the_format_of_a_trace_is_in_its_content(self):
+        with tempfile.TemporaryDirectory() as folder:
+            odd = os.path.join(folder, "trace.csv")
+            os.symlink(MOONCAKE, odd)
+            report = self.json(0, "replay", "--trace", odd, "--model", "deepseek-v2-lite", "--tp",
+                               "16", "--steps", "1", "--verify", "1")
+            self.assertEqual(report["trace_requests"], 200)
+            with open(odd + "l", "w") as out:
+                out.write('{"timestamp": 0, "input_length": 6, "output_length": 1, '
+                          '"hash_ids": [0]}\n{"timestamp": 0}\n')
+            self.expect_error(3, "trace.csvl:2 (byte 73): want a field 'input_length'",
+                              "replay", "--trace", odd + "l", "--model", "deepseek-v2-lite")
+
+    def test_synthetic_traces_need_no_file(self):
+        model = ["--model", "deepseek-v2-lite", "--tp", "16", "--steps", "2", "--verify", "2"]
+        for name, requests in (("azure-conv", 1000), ("azure-code:30", 30), ("mooncake:40", 40)):
+            report = self.json(0, "replay", "--trace", "synthetic:" + name, *model)
+            self.assertEqual(report["result"], "PASS")
+            self.assertEqual(report["trace_requests"], requests)
+        self.expect_error(2, "want synthetic:azure-conv", "replay", "--trace", "synthetic:x",
+                          *model)
+        self.expect_error(2, "--trace: requests: got '0'", "replay", "--trace",
+                          "synthetic:mooncake:0", *model)
 
     def test_every_dtype_and_a_model_without_rope_replay(self):
         for more in (["--dtype", "fp16"], ["--dtype", "fp32"]):

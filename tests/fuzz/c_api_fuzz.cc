@@ -178,7 +178,10 @@ class Machine {
     view.data = in_.byte() < 250 ? arena_.get() + offset : nullptr;
     view.capacity_bytes = kArenaBytes - offset;
     for (int64_t& extent : view.shape) extent = number();
-    for (int64_t& stride : view.stride) stride = in_.flag() ? number() : number() * 16;
+    for (int64_t& stride : view.stride) {
+      stride = number();
+      if (stride >= 0 && stride < 40 && in_.flag()) stride *= 16;
+    }
     // A million reads of one length through stride 0 would be legal, and slow.
     if ((&view == &args_.cu_seqlens_q || &view == &args_.cu_seqlens_k) && view.shape[0] > 4096) {
       view.shape[0] = 4096;

@@ -144,5 +144,11 @@ TEST(FillRandom, RefusesWhatItCannotFill) {
   for (float value : memory) EXPECT_EQ(value, 0.0f);
 }
 
+TEST(FillRandom, RowsWithoutElementsTakeNoTime) {
+  EXPECT_TRUE(
+      fill_random(MutableTensorView::contiguous(nullptr, Dtype::kFp32, {int64_t{1} << 60, 0}), {})
+          .ok());
+}
+
 }  // namespace
 }  // namespace flashprime

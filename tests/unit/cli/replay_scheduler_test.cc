@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 
@@ -239,6 +240,116 @@ TEST(ReplaySchedulerProperty, AgreesWithAPlainSimulationOfEveryIteration) {
     RC_ASSERT(scheduler.skipped_iterations() == skipped);
   });
   EXPECT_TRUE(ok);
+}
+
+// Each request with its block ids.
+Trace blocks_trace(std::vector<std::pair<TraceRequest, std::vector<int64_t>>> requests) {
+  std::vector<TraceRequest> plain;
+  std::vector<int64_t> ids;
+  for (auto& [request, blocks] : requests) {
+    request.first_block = static_cast<int64_t>(ids.size());
+    request.num_blocks = static_cast<int32_t>(blocks.size());
+    ids.insert(ids.end(), blocks.begin(), blocks.end());
+    plain.push_back(request);
+  }
+  Trace trace = make_trace(plain);
+  trace.block_ids = ids;
+  return trace;
+}
+
+TEST(ReplayScheduler, AHeldPrefixBecomesContextOfTheNextPrompt) {
+  const Trace trace = blocks_trace({{{0, 1100, 1}, {1, 2, 3}}, {{0, 1200, 1}, {1, 2, 9}}});
+  ReplayScheduler scheduler(trace, {.token_budget = 1100, .max_seqs = 4});
+  ReplayStep step;
+  ASSERT_TRUE(scheduler.next(&step));
+  EXPECT_EQ(text_of(step), "0:0+1100 d0");
+  ASSERT_TRUE(scheduler.next(&step));
+  EXPECT_EQ(text_of(step), "1:1024+176 d0");
+  EXPECT_FALSE(scheduler.next(&step));
+  EXPECT_EQ(scheduler.hit_tokens(), 1024);
+  EXPECT_EQ(scheduler.admitted_tokens(), 2300);
+}
+
+TEST(ReplayScheduler, APromptThatIsAllHeldComputesAtLeastItsLastToken) {
+  const Trace trace =
+      blocks_trace({{{0, 1024, 1}, {1, 2}}, {{0, 1024, 1}, {1, 2}}, {{0, 1025, 1}, {1, 2, 3}}});
+  EXPECT_THAT(all_steps(trace, {.token_budget = 1024, .max_seqs = 4}),
+              testing::ElementsAre("0:0+1024 d0", "1:512+512 2:1024+1 d0"));
+}
+
+TEST(ReplayScheduler, WhatAStepComputesIsNotHitWithinIt) {
+  const Trace trace = blocks_trace({{{0, 600, 1}, {1, 2}}, {{0, 600, 1}, {1, 3}}});
+  EXPECT_THAT(all_steps(trace, {.token_budget = 8192, .max_seqs = 4}),
+              testing::ElementsAre("0:0+600 1:0+600 d0"));
+}
+
+TEST(ReplayScheduler, APrefixCacheOfNoTokensHitsNothing) {
+  const Trace trace = blocks_trace({{{0, 600, 1}, {1, 2}}, {{0, 600, 1}, {1, 3}}});
+  EXPECT_THAT(all_steps(trace, {.token_budget = 600, .max_seqs = 4, .prefix_cache_tokens = 511}),
+              testing::ElementsAre("0:0+600 d0", "1:0+600 d0"));
+}
+
+TEST(PrefixCache, CountsFullBlocksOnly) {
+  PrefixCache cache(-1);
+  const std::vector<int64_t> prompt = {7, 8, 9};
+  cache.keep(prompt, 511);
+  EXPECT_EQ(cache.hit_tokens(prompt, 1500), 0);
+  cache.keep(prompt, 1535);  // the third is one token short
+  EXPECT_EQ(cache.hit_tokens(prompt, 1536), 1024);
+  cache.keep(prompt, 1536);
+  EXPECT_EQ(cache.hit_tokens(prompt, 1536), 1024);
+  EXPECT_EQ(cache.hit_tokens(prompt, 1537), 1536);
+}
+
+TEST(PrefixCache, AHitEndsAtTheFirstBlockThatIsNotHeld) {
+  PrefixCache cache(-1);
+  cache.keep(std::vector<int64_t>{1, 2, 3}, 1536);
+  EXPECT_EQ(cache.hit_tokens(std::vector<int64_t>{1, 5, 3}, 2000), 512);
+  EXPECT_EQ(cache.hit_tokens(std::vector<int64_t>{2, 3}, 2000), 1024);
+  EXPECT_EQ(cache.hit_tokens({}, 2000), 0);
+}
+
+TEST(PrefixCache, TheLeastRecentlyUsedBlockGoesFirstAndAPromptsEndBeforeItsStart) {
+  PrefixCache cache(3 * 512 + 511);
+  const std::vector<int64_t> a = {1, 2}, b = {3, 4}, c = {5};
+  cache.keep(a, 1024);
+  cache.keep(b, 1024);  // evicts 2
+  EXPECT_EQ(cache.evicted_blocks(), 1);
+  EXPECT_EQ(cache.hit_tokens(a, 9999), 512);  // and 1 is recent again
+  cache.keep(c, 512);                         // evicts 4
+  EXPECT_EQ(cache.hit_tokens(b, 9999), 512);
+  EXPECT_EQ(cache.hit_tokens(a, 9999), 512);
+  EXPECT_EQ(cache.hit_tokens(c, 9999), 512);
+  EXPECT_EQ(cache.evicted_blocks(), 2);
+}
+
+RC_GTEST_PROP(PrefixCache, NeverHoldsMoreThanItsCapacityAndAgreesWithAPlainList,
+              (std::vector<std::vector<uint8_t>> prompts)) {
+  const int64_t capacity = *rc::gen::inRange<int64_t>(0, 12);
+  PrefixCache cache(capacity * 512);
+  std::vector<int64_t> held;  // the most recently used last
+  const auto touch = [&](const std::vector<int64_t>& blocks, size_t count) {
+    for (size_t i = count; i-- > 0;) {
+      std::erase(held, blocks[i]);
+      held.push_back(blocks[i]);
+      if (static_cast<int64_t>(held.size()) > capacity) held.erase(held.begin());
+    }
+  };
+  for (const std::vector<uint8_t>& prompt : prompts) {
+    std::vector<int64_t> blocks;
+    for (uint8_t id : prompt) blocks.push_back(id % 16);
+    const auto tokens = static_cast<int64_t>(blocks.size()) * 512;
+    size_t hit = 0;
+    while (hit + 1 < blocks.size() &&
+           std::find(held.begin(), held.end(), blocks[hit]) != held.end()) {
+      ++hit;
+    }
+    RC_ASSERT(cache.hit_tokens(blocks, std::max<int64_t>(tokens, 1)) ==
+              static_cast<int64_t>(hit) * 512);
+    touch(blocks, hit);
+    cache.keep(blocks, tokens);
+    touch(blocks, blocks.size());
+  }
 }
 
 }  // namespace

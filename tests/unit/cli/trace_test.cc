@@ -20,7 +20,7 @@ using testing::HasSubstr;
 constexpr std::string_view kHeader = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n";
 
 StatusOr<Trace> parse(std::string_view text, size_t piece = std::string_view::npos) {
-  AzureTraceParser parser("trace.csv");
+  TraceParser parser("trace.csv");
   while (!text.empty()) {
     const std::string_view part = text.substr(0, piece);
     if (Status status = parser.feed(part); !status.ok()) return status;
@@ -158,7 +158,7 @@ TEST(AzureTrace, AnotherHeaderIsRefused) {
   for (std::string_view text :
        {"timestamp,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\n",
         "TIMESTAMP,ContextTokens\n", "TIMESTAMP,ContextTokens,GeneratedTokens,Extra\n",
-        "2023-11-16 18:15:46,1,1\n", "\n", "{\"timestamp\": 0}\n", "PK\x03\x04"}) {
+        "2023-11-16 18:15:46,1,1\n", "\n", "[{\"timestamp\": 0}]\n", "PK\x03\x04"}) {
     const auto trace = parse(text);
     ASSERT_FALSE(trace.ok()) << text;
     EXPECT_THAT(trace.status().message(), HasSubstr("trace.csv:1 (byte 0): header: got"));
@@ -171,7 +171,7 @@ TEST(AzureTrace, AFileWithoutRequestsIsRefused) {
 }
 
 TEST(AzureTrace, ALineOfMoreThanAMegabyteIsRefusedBeforeItIsKept) {
-  AzureTraceParser parser("trace.csv");
+  TraceParser parser("trace.csv");
   const std::string block(65536, '7');
   Status status;
   int blocks = 0;
@@ -192,7 +192,7 @@ TEST(AzureTrace, ControlBytesDoNotReachTheMessage) {
 TEST(AzureTrace, ReadsFilesAndPipes) {
   TemporaryDirectory directory;
   const std::string text = std::string(kHeader) + "2023-11-16 18:15:46.6805900,374,44";
-  const auto file = read_azure_trace(directory.write("ok.csv", text));
+  const auto file = read_trace(directory.write("ok.csv", text));
   ASSERT_TRUE(file.ok()) << file.status().to_string();
   EXPECT_EQ(file->requests.size(), 1u);
 
@@ -200,7 +200,7 @@ TEST(AzureTrace, ReadsFilesAndPipes) {
   ASSERT_EQ(pipe(ends), 0);
   ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
   close(ends[1]);
-  const auto piped = read_azure_trace("/dev/fd/" + std::to_string(ends[0]));
+  const auto piped = read_trace("/dev/fd/" + std::to_string(ends[0]));
   close(ends[0]);
   ASSERT_TRUE(piped.ok()) << piped.status().to_string();
   EXPECT_EQ(piped->requests, file->requests);
@@ -208,38 +208,163 @@ TEST(AzureTrace, ReadsFilesAndPipes) {
 
 TEST(AzureTrace, RefusesWhatIsNoReadableFile) {
   TemporaryDirectory directory;
-  EXPECT_EQ(read_azure_trace(directory.path()).status().code(), StatusCode::kIo);
-  EXPECT_EQ(read_azure_trace(directory.path() + "/absent").status().code(), StatusCode::kIo);
-  const auto empty = read_azure_trace(directory.write("empty.csv", ""));
+  EXPECT_EQ(read_trace(directory.path()).status().code(), StatusCode::kIo);
+  EXPECT_EQ(read_trace(directory.path() + "/absent").status().code(), StatusCode::kIo);
+  const auto empty = read_trace(directory.write("empty.csv", ""));
   EXPECT_THAT(empty.status().message(), HasSubstr("the file is empty"));
   const std::string loop = directory.file("loop");
   ASSERT_EQ(symlink(loop.c_str(), loop.c_str()), 0);
-  EXPECT_EQ(read_azure_trace(loop).status().code(), StatusCode::kIo);
+  EXPECT_EQ(read_trace(loop).status().code(), StatusCode::kIo);
 }
 
 TEST(AzureTrace, AFifoWithoutAWriterIsEmptyInsteadOfAHang) {
   TemporaryDirectory directory;
   const std::string fifo = directory.file("fifo");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_THAT(read_azure_trace(fifo).status().message(), HasSubstr("the file is empty"));
+  EXPECT_THAT(read_trace(fifo).status().message(), HasSubstr("the file is empty"));
 }
 
 TEST(AzureTrace, AnEndlessDeviceIsRefused) {
-  EXPECT_THAT(read_azure_trace("/dev/zero").status().message(), HasSubstr("1000000 bytes"));
+  EXPECT_THAT(read_trace("/dev/zero").status().message(), HasSubstr("1000000 bytes"));
 }
 
 TEST(AzureTrace, TheExcerptsInTheProjectAreWholeAndUnchanged) {
   const std::string data = FLASHPRIME_DATA_DIR;
-  const auto conversation = read_azure_trace(data + "/azure_llm_2023_conv_500.csv");
+  const auto conversation = read_trace(data + "/azure_llm_2023_conv_500.csv");
   ASSERT_TRUE(conversation.ok()) << conversation.status().to_string();
   EXPECT_EQ(conversation->requests.size(), 500u);
   EXPECT_EQ(conversation->prompt_tokens, 467'684);
-  const auto code = read_azure_trace(data + "/azure_llm_2023_code_200.csv");
+  const auto code = read_trace(data + "/azure_llm_2023_code_200.csv");
   ASSERT_TRUE(code.ok()) << code.status().to_string();
   EXPECT_EQ(code->requests.size(), 200u);
   struct stat status = {};
   ASSERT_EQ(stat((data + "/azure_llm_2023_conv_500.csv").c_str(), &status), 0);
   EXPECT_EQ(status.st_size, 18653);  // with CRLF
+}
+
+std::string mooncake_line(const std::string& timestamp, const std::string& input,
+                          const std::string& output, const std::string& ids) {
+  return "{\"timestamp\": " + timestamp + ", \"input_length\": " + input +
+         ", \"output_length\": " + output + ", \"hash_ids\": [" + ids + "]}\n";
+}
+
+TEST(MooncakeTrace, IsKnownByItsContentAndReadsBlockIds) {
+  const auto trace =
+      parse(mooncake_line("0", "6", "500", "0") + mooncake_line("3000", "1025", "7", "0, 14, 2"));
+  ASSERT_TRUE(trace.ok()) << trace.status().to_string();
+  ASSERT_EQ(trace->requests.size(), 2u);
+  EXPECT_EQ(trace->requests[0].prompt_tokens, 6);
+  EXPECT_EQ(trace->requests[0].generated_tokens, 500);
+  EXPECT_EQ(trace->requests[1].arrival_ns, 3'000'000'000);
+  EXPECT_THAT(trace->blocks_of(trace->requests[0]), ElementsAre(0));
+  EXPECT_THAT(trace->blocks_of(trace->requests[1]), ElementsAre(0, 14, 2));
+  EXPECT_EQ(trace->prompt_tokens, 1031);
+}
+
+TEST(MooncakeTrace, ReadsCrlfAByteOrderMarkOtherSpacingAndOtherOrder) {
+  const auto trace = parse(
+      "\xef\xbb\xbf{ \"hash_ids\" :[5,6] ,\"output_length\":2,\"input_length\":1024,"
+      "\"timestamp\":7}\r\n{\"timestamp\":3,\"input_length\":1,\"output_length\":1,"
+      "\"hash_ids\":[9]}");
+  ASSERT_TRUE(trace.ok()) << trace.status().to_string();
+  // Sorted by time, each with its own blocks.
+  EXPECT_THAT(trace->blocks_of(trace->requests[0]), ElementsAre(9));
+  EXPECT_EQ(trace->requests[1].arrival_ns, 4'000'000);
+  EXPECT_THAT(trace->blocks_of(trace->requests[1]), ElementsAre(5, 6));
+}
+
+TEST(MooncakeTrace, DoesNotDependOnHowTheBytesArrive) {
+  const std::string text =
+      mooncake_line("0", "6", "500", "0") + mooncake_line("3000", "1025", "7", "0, 14, 2");
+  const auto whole = parse(text);
+  ASSERT_TRUE(whole.ok());
+  for (size_t piece = 1; piece < text.size(); ++piece) {
+    const auto pieces = parse(text, piece);
+    ASSERT_TRUE(pieces.ok()) << piece;
+    EXPECT_EQ(pieces->requests, whole->requests);
+    EXPECT_EQ(pieces->block_ids, whole->block_ids);
+  }
+}
+
+TEST(MooncakeTrace, AMalformedLineIsNamedByFileLineByteAndField) {
+  const std::string first = mooncake_line("0", "6", "5", "0");  // 73 bytes
+  ASSERT_EQ(first.size(), 73u);
+  const std::pair<std::string, std::string> cases[] = {
+      {"\n", "trace.csv:2 (byte 73): got '', want an object"},
+      {"2023-11-16 18:15:46,374,44\n", "trace.csv:2 (byte 73): got '2023"},
+      {"{}\n", "trace.csv:2 (byte 74): got '}', want a field's name"},
+      {"{\"timestamp\": 0}\n", "trace.csv:2 (byte 73): want a field 'input_length'"},
+      {"{\"timestamp\": 0, \"timestamp\": 0}\n", "(byte 90): got field 'timestamp' twice"},
+      {"{\"hash_ids\": [], \"hash_ids\": []}\n", "got field 'hash_ids' twice"},
+      {"{\"time\\u0073tamp\": 0}\n", "want a field's name"},
+      {"{\"model\": 0}\n", "(byte 74): got field 'model', want timestamp"},
+      {"{\"timestamp\" 0}\n", "got '0}', want ':'"},
+      {"{timestamp: 0}\n", "want a field's name"},
+      {mooncake_line("-1", "6", "5", "0"), "(byte 87): timestamp: got '-1'"},
+      {mooncake_line("1.5", "6", "5", "0"), "timestamp: got '1.5'"},
+      {mooncake_line("1e3", "6", "5", "0"), "timestamp: got '1e3'"},
+      {mooncake_line("01", "6", "5", "0"), "got '01', want no leading zero"},
+      {mooncake_line("NaN", "6", "5", "0"), "timestamp: got 'NaN'"},
+      {mooncake_line("\"0\"", "6", "5", "0"), "timestamp: got '\"0\"'"},
+      {mooncake_line("9000000000001", "6", "5", "0"), "timestamp: got"},
+      {mooncake_line("99999999999999999999", "6", "5", "0"), "timestamp: got"},
+      {mooncake_line("0", "0", "5", "0"), "input_length: got '0'"},
+      {mooncake_line("0", "2147483648", "5", "0"), "input_length: got"},
+      {mooncake_line("0", "6", "0", "0"), "output_length: got '0'"},
+      {mooncake_line("0", "6", "2147483647", "0"), "tokens in all"},
+      {mooncake_line("0", "6", "5", ""), "hash_ids: got 0, want 1"},
+      {mooncake_line("0", "512", "5", "0, 1"), "hash_ids: got 2, want 1"},
+      {mooncake_line("0", "513", "5", "0"), "hash_ids: got 1, want 2"},
+      {mooncake_line("0", "6", "5", "-1"), "hash_ids: got '-1'"},
+      {mooncake_line("0", "6", "5", "0,"), "hash_ids: got ''"},
+      {mooncake_line("0", "6", "5", "[0]"), "hash_ids: got '[0'"},
+      {mooncake_line("0", "6", "5", "0 1"), "got '1]}', want ',' or ']'"},
+      {mooncake_line("0", "6", "5", "9223372036854775808"), "hash_ids: got"},
+      {"{\"hash_ids\": 0}\n", "got '0}', want a list"},
+      {first.substr(0, 72) + " x\n", "want the end of the line"},
+      {first.substr(0, 72) + "\r\r\n", "want the end of the line"},
+      {first.substr(0, 71), "want ',' or '}'"},
+      {first.substr(0, 60), "trace.csv:2"},
+      {std::string("{\"hash_ids\": ") + std::string(100'000, '[') + "\n", "hash_ids: got '[[["},
+  };
+  for (const auto& [line, message] : cases) {
+    const auto trace = parse(first + line);
+    ASSERT_FALSE(trace.ok()) << line;
+    EXPECT_EQ(trace.status().code(), StatusCode::kFormat);
+    EXPECT_THAT(trace.status().message(), HasSubstr(message)) << line;
+    EXPECT_THAT(trace.status().message(), HasSubstr("trace.csv:2 (byte "));
+    EXPECT_THAT(trace.status().message(), testing::Not(HasSubstr("\n")));
+  }
+}
+
+TEST(MooncakeTrace, TheByteOfAnErrorBehindAByteOrderMarkCountsTheMark) {
+  EXPECT_THAT(parse("\xef\xbb\xbf{\"x\": 0}").status().message(),
+              HasSubstr("trace.csv:1 (byte 4): got field 'x'"));
+}
+
+TEST(MooncakeTrace, MoreThanAHundredThousandIdsALineAreRefused) {
+  std::string ids = "0";
+  for (int i = 1; i < 100'000; ++i) ids += ",0";
+  EXPECT_TRUE(parse(mooncake_line("0", "51200000", "1", ids)).ok());
+  EXPECT_THAT(parse(mooncake_line("0", "51200001", "1", ids + ",0")).status().message(),
+              HasSubstr("hash_ids: want at most 100000 a line"));
+}
+
+TEST(MooncakeTrace, ALineOfMoreThanAMegabyteIsRefused) {
+  const std::string line = mooncake_line("0", "1", "1", std::string(1'000'000, ' ') + "0");
+  EXPECT_THAT(parse(line, 4096).status().message(),
+              HasSubstr("trace.csv:1 (byte 0): want lines of at most 1000000 bytes"));
+}
+
+TEST(MooncakeTrace, TheExcerptInTheProjectIsRead) {
+  const auto trace =
+      read_trace(std::string(FLASHPRIME_DATA_DIR) + "/mooncake_conversation_200.jsonl");
+  ASSERT_TRUE(trace.ok()) << trace.status().to_string();
+  EXPECT_EQ(trace->requests.size(), 200u);
+  EXPECT_EQ(trace->prompt_tokens, 2'782'179);
+  // They come in bursts, one every three seconds.
+  EXPECT_EQ(trace->requests[1].arrival_ns, 0);
+  EXPECT_EQ(trace->requests.back().arrival_ns, 72'000'000'000);
 }
 
 }  // namespace

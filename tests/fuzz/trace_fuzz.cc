@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An Azure trace, fed whole and in pieces.
+// A trace of either format, fed whole and in pieces.
 #include "cli/trace.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -7,7 +7,7 @@ namespace flashprime::cli {
 namespace {
 
 StatusOr<Trace> parse(std::string_view bytes, size_t piece) {
-  AzureTraceParser parser("f");
+  TraceParser parser("f");
   while (!bytes.empty()) {
     if (Status fed = parser.feed(bytes.substr(0, piece)); !fed.ok()) return fed;
     bytes.remove_prefix(std::min(piece, bytes.size()));
@@ -27,12 +27,16 @@ void check(std::string_view bytes) {
     return;
   }
   FUZZ_REQUIRE(whole->requests == pieces->requests);
+  FUZZ_REQUIRE(whole->block_ids == pieces->block_ids);
   FUZZ_REQUIRE(!whole->requests.empty());
   FUZZ_REQUIRE(whole->requests.front().arrival_ns == 0);
   int64_t prompt_tokens = 0, generated_tokens = 0, last_arrival = 0;
   for (const TraceRequest& request : whole->requests) {
     FUZZ_REQUIRE(request.prompt_tokens >= 1 && request.generated_tokens >= 1);
     FUZZ_REQUIRE(request.arrival_ns >= last_arrival);
+    const auto blocks = static_cast<int64_t>(whole->blocks_of(request).size());
+    FUZZ_REQUIRE(blocks == 0 ||
+                 blocks == (request.prompt_tokens + kBlockTokens - 1) / kBlockTokens);
     last_arrival = request.arrival_ns;
     prompt_tokens += request.prompt_tokens;
     generated_tokens += request.generated_tokens;
