@@ -166,6 +166,10 @@ void add_warmup(CLI::App& root, Session& session) {
               "Stop after that many seconds; exit code 1 if kernels are missing");
   add_integer(*app, "--rank", &options->rank, 0, 1 << 20, "Of --world processes on one cache");
   add_integer(*app, "--world", &options->world, 1, 1 << 20, "They start at different kernels");
+  app->add_flag("--batch-invariant", options->kernels.common.batch_invariant,
+                "Of the compile keys in --list --json: no splits");
+  add_integer(*app, "--fa-version", &options->fa_version, 2, 4,
+              "Of the compile keys in --list --json (default 4)");
   auto* list =
       app->add_flag("--list", options->list, "Print the kernels as a plan, compile nothing");
   auto* dry = app->add_flag("--dry-run", options->dry_run, "Say what is there, compile nothing");
