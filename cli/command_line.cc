@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cli/manual.h"
 #include "flashprime/version.h"
 
 namespace flashprime::cli {
@@ -27,7 +28,10 @@ std::optional<int> parse_command_line(int argc, const char* const* argv, Session
   add_explain(app, session);
   add_run(app, session);
   add_check(app, session);
+  add_bench(app, session);
   add_replay(app, session);
+  add_manual(app, session);
+  add_examples(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

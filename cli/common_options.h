@@ -51,6 +51,7 @@ StatusOr<Dtype> parse_dtype(std::string_view text);
 std::string dtype_name(Dtype dtype);
 StatusOr<Device> parse_device(std::string_view text);
 std::string device_name(const Device& device);
-std::string dims_text(const HeadDims& dims);  // "128/64/128"
+StatusOr<Mask> parse_mask(std::string_view text);  // "full", "causal", "window:512,0"
+std::string dims_text(const HeadDims& dims);       // "128/64/128"
 
 }  // namespace flashprime::cli
