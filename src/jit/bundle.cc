@@ -73,6 +73,11 @@ std::string encode_bundle(std::vector<CompiledKernel> kernels) {
 StatusOr<Bundle> Bundle::open(const std::string& path, const std::optional<Sha256>& pinned) {
   StatusOr<std::string> bytes = read_file(path, kMaxBytes);
   if (!bytes.ok()) return Status(bytes.status().code(), "bundle: " + bytes.status().message());
+  struct stat info = {};
+  FLASHPRIME_REQUIRE(pinned || (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IWOTH) == 0),
+                     StatusCode::kIo, "bundle: ", path,
+                     " can be written by everyone; take that right away, or pin the file with "
+                     "FLASHPRIME_BUNDLE_SHA256");
   if (pinned) {
     const Sha256 got = sha256(*bytes);
     FLASHPRIME_REQUIRE(got == *pinned, StatusCode::kFormat, "bundle: ", path, " has SHA-256 ",

@@ -75,6 +75,8 @@ StatusOr<std::string> KernelStore::kernel_id(const KernelKey& key) {
   const StatusOr<KernelSource> made = source(key);
   if (!made.ok()) return made.status();
   std::string id = kernel_id_of(key, *made);
+  // Sources in a folder may be edited at any time.
+  if (!settings_.kernel_dir.empty()) return id;
   const std::lock_guard lock(mutex_);
   return kernel_ids_.emplace(key, std::move(id)).first->second;
 }
@@ -124,9 +126,9 @@ StatusOr<Obtained> KernelStore::obtain(const KernelKey& key, const ObtainOptions
 
 StatusOr<Obtained> KernelStore::obtain_alone(const KernelKey& key, const ObtainOptions& options) {
   FLASHPRIME_RETURN_IF_ERROR(validate_kernel_key(key));
-  const StatusOr<std::string> id = kernel_id(key);
-  if (!id.ok()) return id.status();
-  EntryQuery query{*id, key.arch.to_string(), key.text(), {}};
+  const StatusOr<KernelSource> made = source(key);
+  if (!made.ok()) return made.status();
+  EntryQuery query{kernel_id_of(key, *made), key.arch.to_string(), key.text(), {}};
   const auto hit = [](std::shared_ptr<const CompiledKernel> kernel, KernelOrigin origin) {
     return Obtained{.kernel = std::move(kernel), .origin = origin};
   };
@@ -154,7 +156,7 @@ StatusOr<Obtained> KernelStore::obtain_alone(const KernelKey& key, const ObtainO
                                                   found_compiler.status().message()));
   }
   FLASHPRIME_RETURN_IF_ERROR((*found_compiler)->supports(key.arch));
-  return compile(key, query, options);
+  return compile(key, query, *made, options);
 }
 
 std::shared_ptr<const CompiledKernel> KernelStore::find_in_bundles(const EntryQuery& query) {
@@ -205,7 +207,7 @@ Status KernelStore::check_frozen(const KernelKey& key) {
 }
 
 StatusOr<Obtained> KernelStore::compile(const KernelKey& key, const EntryQuery& query,
-                                        const ObtainOptions& options) {
+                                        const KernelSource& made, const ObtainOptions& options) {
   Obtained obtained;
   KernelLock lock;
   if (writable_) {
@@ -235,11 +237,9 @@ StatusOr<Obtained> KernelStore::compile(const KernelKey& key, const EntryQuery& 
       }
     }
   }
-  const StatusOr<KernelSource> made = source(key);
-  if (!made.ok()) return made.status();
   const std::shared_ptr<const NvrtcCompiler>& nvrtc = *compiler_;
   StatusOr<CompileOutput> output =
-      nvrtc->compile(*made, key.arch, !settings_.dump_dir.empty(), options.cancelled);
+      nvrtc->compile(made, key.arch, !settings_.dump_dir.empty(), options.cancelled);
   if (!output.ok()) {
     count(output.status().code() == StatusCode::kNotWarm ? "compile_cancelled" : "compile_failed");
     return Status(output.status().code(), concat(key.to_string(), ": ", output.status().message()));
@@ -258,7 +258,7 @@ StatusOr<Obtained> KernelStore::compile(const KernelKey& key, const EntryQuery& 
   kernel.compile_us = static_cast<int64_t>(output->milliseconds * 1000.0);
   kernel.created = std::time(nullptr);
   kernel.cubin = output->cubin;
-  dump(kernel, *made, *output);
+  dump(kernel, made, *output);
   if (writable_) {
     const Clock::time_point start = Clock::now();
     const Status published = writable_->publish(kernel);

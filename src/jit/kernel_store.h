@@ -78,7 +78,7 @@ class KernelStore {
   std::shared_ptr<const CompiledKernel> find_on_disk(const EntryQuery& query);
   std::shared_ptr<const CompiledKernel> find_in(const DiskCache& cache, const EntryQuery& query);
   StatusOr<Obtained> compile(const KernelKey& key, const EntryQuery& query,
-                             const ObtainOptions& options);
+                             const KernelSource& made, const ObtainOptions& options);
   Status check_frozen(const KernelKey& key);
   void count(const std::string& name);
   void event(const std::string& kind, const std::string& message, bool once = false);

@@ -2,6 +2,7 @@
 #include "jit/cache_entry.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include "jit/bundle.h"
 #include "jit_testing.h"
@@ -102,6 +103,10 @@ TEST(Bundle, IsRefusedUnlessItHasThePinnedHash) {
   EXPECT_THAT(Bundle::open(dir / "a.fpb", sha256("other")).status().message(),
               HasSubstr(hex(sha256(bytes))));
   EXPECT_EQ(Bundle::open(dir / "none.fpb").status().code(), StatusCode::kIo);
+  // Everybody's file is nobody's word, unless its hash is known.
+  ASSERT_EQ(chmod((dir / "a.fpb").c_str(), 0666), 0);
+  EXPECT_EQ(Bundle::open(dir / "a.fpb").status().code(), StatusCode::kIo);
+  EXPECT_TRUE(Bundle::open(dir / "a.fpb", sha256(bytes)).ok());
 }
 
 }  // namespace

@@ -241,6 +241,19 @@ TEST_F(KernelStoreTest, TakesTheEntryThatAnotherProcessPublishesMeanwhile) {
   EXPECT_EQ(fake_nvrtc().compilations, 0);
 }
 
+TEST_F(KernelStoreTest, AnEditedKernelIsAnotherKernel) {
+  fs::copy(FLASHPRIME_SOURCE_DIR "/kernels", dir_ / "kernels", fs::copy_options::recursive);
+  JitOptions editing = options();
+  editing.kernel_dir = dir_ / "kernels";
+  const auto store = open(editing);
+  const std::string before = *store->kernel_id(key_);
+  EXPECT_EQ(before, *open()->kernel_id(key_));
+  const std::string file = dir_ / "kernels/sm80_mla_prefill.cuh";
+  write_bytes(file, read_bytes(file) + "// edited\n");
+  EXPECT_NE(*store->kernel_id(key_), before);
+  EXPECT_EQ(store->obtain(key_)->kernel->kernel_id, *store->kernel_id(key_));
+}
+
 TEST_F(KernelStoreTest, WorksInChildrenForkedBeforeAndAfterTheFirstCompilation) {
   const auto store = open();
   const KernelKey other = prefill_key("sm_90a", true);
