@@ -69,7 +69,7 @@ TEST_F(RealNvrtc, RefusesAKernelThatIsNotWhatTheHostAssumes) {
     KernelSource changed = source;
     const size_t at = changed.unit.find(wrong);
     ASSERT_NE(at, std::string::npos) << wrong;
-    changed.unit.insert(changed.unit.find(");", at), "1");
+    changed.unit.insert(changed.unit.find(");", at), 1, '1');
     const Status status = nvrtc_->compile(changed, key.arch, false).status();
     EXPECT_EQ(status.code(), StatusCode::kInternal);
     EXPECT_THAT(status.message(), HasSubstr("static assertion failed")) << wrong;
