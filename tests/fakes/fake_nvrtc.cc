@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -85,8 +86,12 @@ FAKE int nvrtcSetFlowCallback(Program* program, int (*callback)(void*, void*), v
 FAKE int nvrtcCompileProgram(Program* program, int count, const char* const* options) {
   std::string all;
   for (int i = 0; i < count; ++i) all += std::string(options[i]) + '\n';
-  std::strncpy(fake_nvrtc_state.last_options, all.c_str(),
-               sizeof fake_nvrtc_state.last_options - 1);
+  {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    std::strncpy(fake_nvrtc_state.last_options, all.c_str(),
+                 sizeof fake_nvrtc_state.last_options - 1);
+  }
   ++fake_nvrtc_state.running;
   int cancelled = 0;
   for (int waited = 0; waited < delay_ms() && cancelled == 0; ++waited) {
