@@ -178,6 +178,8 @@ StatusOr<CompiledKernel> decode_entry(std::string_view bytes) {
   if (sha256(payload) != prefix.payload_hash) return malformed("its cubin is damaged");
   CompiledKernel kernel;
   FLASHPRIME_RETURN_IF_ERROR(parse_header(header, kernel));
+  // Missing, repeated or misplaced lines.
+  if (header_of(kernel) != header) return malformed("its header is not in canonical form");
   FLASHPRIME_RETURN_IF_ERROR(
       check_cubin(payload, kernel.arch, kernel.entry, kernel.report.registers));
   kernel.cubin = payload;

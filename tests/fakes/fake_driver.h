@@ -27,7 +27,7 @@ struct FakeDriverState {
   unsigned char params[512] = {};
   int params_bytes = 0;  // how many to copy; set by the test
   flashprime::cuda::Context launch_context = nullptr;
-  int max_dynamic_shared = -1;  // latest cuKernelSetAttribute
+  std::atomic<int> max_dynamic_shared{-1};  // latest cuKernelSetAttribute
 };
 // Symbol of the state in the library.
 inline constexpr char kFakeDriverState[] = "fake_driver_state";
