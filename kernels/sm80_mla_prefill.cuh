@@ -26,7 +26,7 @@
 
 namespace flashprime {
 
-inline constexpr float kInfinity = __builtin_huge_valf();
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 
 template <PrefillTraits traits, Sm80PrefillPolicy policy>
 struct Sm80MlaPrefill {
