@@ -149,6 +149,20 @@ std::string dtype_name(Dtype dtype) {
   return "unknown";
 }
 
+std::optional<Mask> parse_window(std::string_view text) {
+  const size_t comma = text.find(',');
+  if (comma == std::string_view::npos) return std::nullopt;
+  int64_t reaches[2] = {-1, -1};
+  for (int side = 0; side < 2; ++side) {
+    const std::string_view part = side == 0 ? text.substr(0, comma) : text.substr(comma + 1);
+    if (part == "inf") continue;
+    const StatusOr<int64_t> reach = parse_integer(part, 0, int64_t{1} << 40);
+    if (!reach.ok()) return std::nullopt;
+    reaches[side] = *reach;
+  }
+  return Mask{MaskKind::kWindow, reaches[0], reaches[1]};
+}
+
 StatusOr<Device> parse_device(std::string_view text) {
   if (text == "auto") return Device{DeviceKind::kAuto, 0};
   if (text == "cpu") return Device{DeviceKind::kCpu, 0};

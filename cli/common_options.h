@@ -2,7 +2,9 @@
 // Options that several verbs share.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/batch_spec.h"
@@ -49,6 +51,8 @@ StatusOr<ModelShape> resolve_model(const CommonOptions& options);
 
 StatusOr<Dtype> parse_dtype(std::string_view text);
 std::string dtype_name(Dtype dtype);
+// A window mask from its reaches, "LEFT,RIGHT" in keys, "inf" for no bound; nothing if malformed.
+std::optional<Mask> parse_window(std::string_view text);
 StatusOr<Device> parse_device(std::string_view text);
 std::string device_name(const Device& device);
 std::string dims_text(const HeadDims& dims);  // "128/64/128"

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "cli/common_options.h"
 #include "cli/explain_selector.h"
@@ -69,19 +70,10 @@ StatusOr<Mask> parse_mask(std::string_view text) {
   const Status malformed(StatusCode::kFormat,
                          "--mask: got '" + printable(text) +
                              "', want full, causal or window:LEFT,RIGHT (a reach may be inf)");
-  if (text.substr(0, 7) != "window:") return malformed;
-  text.remove_prefix(7);
-  const size_t comma = text.find(',');
-  if (comma == std::string_view::npos) return malformed;
-  int64_t reaches[2] = {-1, -1};
-  for (int side = 0; side < 2; ++side) {
-    const std::string_view part = side == 0 ? text.substr(0, comma) : text.substr(comma + 1);
-    if (part == "inf") continue;
-    const StatusOr<int64_t> reach = parse_integer(part, 0, int64_t{1} << 40);
-    if (!reach.ok()) return malformed;
-    reaches[side] = *reach;
-  }
-  return Mask{MaskKind::kWindow, reaches[0], reaches[1]};
+  constexpr std::string_view kWindow = "window:";
+  if (!text.starts_with(kWindow)) return malformed;
+  const std::optional<Mask> window = parse_window(text.substr(kWindow.size()));
+  return window ? StatusOr<Mask>(*window) : malformed;
 }
 
 StatusOr<PrefillProblem> make_problem(const ExplainOptions& options, const ModelShape& shape) {

@@ -39,22 +39,13 @@ struct RunOptions {
   int64_t max_memory = int64_t{16} << 30;
 };
 
-StatusOr<Mask> parse_window(std::string_view text) {
-  const Status malformed(StatusCode::kFormat,
-                         fmt::format("got '{}', want LEFT,RIGHT: how many keys are seen on either "
-                                     "side, or inf",
-                                     printable(text)));
-  const size_t comma = text.find(',');
-  if (comma == std::string_view::npos) return malformed;
-  int64_t reaches[2] = {-1, -1};
-  for (int side = 0; side < 2; ++side) {
-    const std::string_view part = side == 0 ? text.substr(0, comma) : text.substr(comma + 1);
-    if (part == "inf") continue;
-    const StatusOr<int64_t> reach = parse_integer(part, 0, int64_t{1} << 40);
-    if (!reach.ok()) return malformed;
-    reaches[side] = *reach;
-  }
-  return Mask{MaskKind::kWindow, reaches[0], reaches[1]};
+StatusOr<Mask> parse_window_option(std::string_view text) {
+  const std::optional<Mask> window = parse_window(text);
+  if (window) return *window;
+  return Status(StatusCode::kFormat,
+                fmt::format("got '{}', want LEFT,RIGHT: how many keys are seen on either "
+                            "side, or inf",
+                            printable(text)));
 }
 
 StatusOr<Dtype> parse_out_dtype(std::string_view text) {
@@ -465,7 +456,7 @@ void add_run(CLI::App& root, Session& session) {
       "Bottom-right aligned causal mask (default, unless the metadata say causal = false)");
   auto* full = app->add_flag_callback(
       "--full", [o] { o->mask = Mask{MaskKind::kFull, -1, -1}; }, "Every key");
-  auto* window = add_parsed(*app, "--window", "LEFT,RIGHT", parse_window, &o->mask,
+  auto* window = add_parsed(*app, "--window", "LEFT,RIGHT", parse_window_option, &o->mask,
                             "Keys at most so far to the left and right; inf is unbounded");
   causal->excludes(full)->excludes(window);
   full->excludes(window);

@@ -12,7 +12,7 @@ install(TARGETS flashprime EXPORT FlashPrimeTargets
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   COMPONENT library FILES_MATCHING PATTERN "*.h")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
-  COMPONENT library OPTIONAL)
+  COMPONENT library)
 install(EXPORT FlashPrimeTargets NAMESPACE flashprime:: DESTINATION "${package_dir}"
   COMPONENT library)
 

@@ -6,6 +6,7 @@
 
 #include "checks.h"
 #include "flashprime/warmup.h"
+#include "warmup/torch_name.h"
 
 namespace flashprime {
 namespace {
@@ -24,18 +25,6 @@ std::string double_text(double value) {
   std::string text(buffer, end);
   if (fixed && text.find('.') == std::string::npos) text += ".0";
   return text;
-}
-
-std::string_view python_dtype(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kBf16: return "torch.bfloat16";
-    case Dtype::kFp16: return "torch.float16";
-    case Dtype::kFp32: return "torch.float32";
-    case Dtype::kFp64: return "torch.float64";
-    case Dtype::kE4m3: return "torch.float8_e4m3fn";
-    case Dtype::kInt32: return "torch.int32";
-  }
-  return "?";
 }
 
 std::string_view cpp_dtype(Dtype dtype) {
@@ -88,7 +77,7 @@ struct PythonText {
   std::string operator()(const std::optional<std::array<int64_t, N>>& values) const {
     return values ? (*this)(*values) : "None";
   }
-  std::string operator()(Dtype dtype) const { return std::string(python_dtype(dtype)); }
+  std::string operator()(Dtype dtype) const { return std::string(torch_name(dtype)); }
   std::string operator()(double value) const { return double_text(value); }
   std::string operator()(bool value) const { return value ? "True" : "False"; }
   std::string operator()(int32_t value) const { return std::to_string(value); }

@@ -5,6 +5,7 @@
 
 #include "checks.h"
 #include "flashprime/backend.h"
+#include "warmup/torch_name.h"
 
 namespace flashprime {
 namespace {
@@ -28,20 +29,8 @@ std::string dims_text(const HeadDims& dims) {
                 ", v_head_dim=", dims.v, ")");
 }
 
-std::string_view dtype_text(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kBf16: return "torch.bfloat16";
-    case Dtype::kFp16: return "torch.float16";
-    case Dtype::kFp32: return "torch.float32";
-    case Dtype::kFp64: return "torch.float64";
-    case Dtype::kE4m3: return "torch.float8_e4m3fn";
-    case Dtype::kInt32: return "torch.int32";
-  }
-  return "?";
-}
-
 std::string config_text(const PrefillBackendConfig& config) {
-  return concat("MLAPrefillSelectorConfig(dtype=", dtype_text(config.dtype),
+  return concat("MLAPrefillSelectorConfig(dtype=", torch_name(config.dtype),
                 ", mla_dimensions=", dims_text(config.dims), ")");
 }
 
@@ -82,7 +71,7 @@ std::vector<std::string> validate_configuration(const PrefillBackendInfo& backen
   }
   if (std::find(backend.dtypes.begin(), backend.dtypes.end(), config.dtype) ==
       backend.dtypes.end()) {
-    reasons.push_back(concat("dtype ", dtype_text(config.dtype), " not supported"));
+    reasons.push_back(concat("dtype ", torch_name(config.dtype), " not supported"));
   }
   if (backend.available && !backend.available()) reasons.push_back(backend.unavailable);
   const bool listed = backend.dims.empty() || contains(backend.dims, config.dims);
