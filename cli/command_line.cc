@@ -28,6 +28,9 @@ std::optional<int> parse_command_line(int argc, const char* const* argv, Session
   add_run(app, session);
   add_check(app, session);
   add_replay(app, session);
+  add_warmup(app, session);
+  add_cache(app, session);
+  add_dump(app, session);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -10,6 +10,7 @@
 #include "cli/session.h"
 #include "cli/text.h"
 #include "flashprime/backend.h"
+#include "flashprime/jit.h"
 #include "flashprime/version.h"
 
 namespace flashprime::cli {
@@ -24,18 +25,18 @@ struct Variable {
   std::string_view meaning;
 };
 constexpr std::array<Variable, 13> kVariables = {{
-    {"CACHE_DIR", false, "kernel cache: a directory, off, or ro:<dir>"},
-    {"CACHE_SHARED", false, "second, read-only kernel cache"},
-    {"CACHE_MAX_MB", false, "size limit of the kernel cache"},
-    {"BUNDLE", false, "bundle of compiled kernels"},
-    {"BUNDLE_SHA256", false, "hash that the bundle must have"},
-    {"FREEZE", false, "when a kernel would be compiled: allow, warn or error"},
+    {"CACHE_DIR", true, "kernel cache: a folder, off, or ro:FOLDER"},
+    {"CACHE_SHARED", true, "group: the cache folder belongs to a group that may write it"},
+    {"CACHE_MAX_MB", true, "size limit of the kernel cache (512)"},
+    {"BUNDLE", true, "bundles of compiled kernels, separated by ':'"},
+    {"BUNDLE_SHA256", true, "SHA-256 that each of them must have, likewise"},
+    {"FREEZE", true, "when a kernel would be compiled: allow, warn or error"},
     {"THREADS", true, "CPU threads of a call, 1 to 1024"},
-    {"LOCK_WAIT_S", false, "how long to wait for another process that compiles"},
-    {"DUMP_DIR", false, "where sources and binaries of kernels are written"},
+    {"LOCK_WAIT_S", true, "how long to wait for another process that compiles (120)"},
+    {"DUMP_DIR", true, "where source, PTX, cubin and log of kernels are written"},
     {"LOG", false, "level[:file]"},
-    {"NVRTC_PATH", false, "the NVRTC library"},
-    {"KERNEL_DIR", false, "kernel sources instead of the embedded ones"},
+    {"NVRTC_PATH", true, "the NVRTC library"},
+    {"KERNEL_DIR", true, "a folder of kernel sources instead of the embedded kernels/"},
     {"VLLM_OVERRIDE", false, "replaces vLLM's backend choice"},
 }};
 
@@ -66,8 +67,21 @@ std::vector<SetVariable> set_variables() {
   return found;
 }
 
+// The kernel cache and the compiler, or what is wrong with their settings.
+struct JitFacts {
+  std::string cache;
+  std::string compiler;
+};
+JitFacts jit_facts() {
+  const StatusOr<KernelCache> cache = KernelCache::open();
+  if (!cache.ok()) return {cache.status().message(), "not looked for"};
+  const JitInfo info = cache->info();
+  return {info.cache, info.compiler.substr(0, info.compiler.find('\n'))};
+}
+
 int run_info(Session& session) {
   const CpuInfo cpu = cpu_info();
+  const JitFacts jit = jit_facts();
   const auto& kernels = list_kernels();
   const bool has_cuda = std::any_of(kernels.begin(), kernels.end(), [](const KernelInfo& kernel) {
     return kernel.device == DeviceKind::kCuda;
@@ -90,6 +104,8 @@ int run_info(Session& session) {
          {"cpu",
           {{"brand", cpu.brand}, {"isa_target", cpu.isa_target}, {"threads", cpu.num_threads}}},
          {"cuda_kernels", has_cuda},
+         {"kernel_cache", jit.cache},
+         {"compiler", jit.compiler},
          {"kernels", std::move(names)},
          {"environment", std::move(environment)}});
     return kExitOk;
@@ -105,6 +121,8 @@ int run_info(Session& session) {
                std::to_string(cpu.num_threads) + " threads"},
       {"cuda", has_cuda ? "kernels built in" : no_cuda},
       {"kernels", names},
+      {"kernel cache", jit.cache},
+      {"compiler", jit.compiler},
   };
   if (variables.empty()) rows.push_back({"environment", "no FLASHPRIME_ variable is set"});
   for (const SetVariable& variable : variables) {

@@ -62,6 +62,9 @@ void add_models(CLI::App& root, Session& session);
 void add_explain(CLI::App& root, Session& session);
 void add_check(CLI::App& root, Session& session);
 void add_replay(CLI::App& root, Session& session);
+void add_warmup(CLI::App& root, Session& session);
+void add_cache(CLI::App& root, Session& session);
+void add_dump(CLI::App& root, Session& session);
 void add_run(CLI::App& root, Session& session);
 
 }  // namespace flashprime::cli

@@ -4,10 +4,10 @@
 # With everything in place it touches no network and needs no root.
 
 # What building the library and the command needs.
-build_packages=(g++ cmake ninja-build libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
+build_packages=(g++ cmake ninja-build libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev
+  libmbedtls-dev python3-venv)
 # What the checks need on top.
-check_packages=(libgtest-dev libgmock-dev librapidcheck-dev pkg-config git python3 python3-venv
-  clang-19 libclang-rt-19-dev)
+check_packages=(libgtest-dev libgmock-dev librapidcheck-dev pkg-config git python3 clang-19 libclang-rt-19-dev)
 # Debian 12 and 13 ship different clang-formats, which disagree; PyPI has one for both.
 clang_format_version=19.1.7
 
@@ -50,8 +50,20 @@ install_clang_format() {
     return
   fi
   echo "Installing clang-format $clang_format_version into .venv" >&2
-  quietly python3 -m venv --clear .venv
+  quietly python3 -m venv .venv
   quietly .venv/bin/pip install --quiet "clang-format==$clang_format_version"
+}
+
+# Puts NVIDIA's run-time compiler into .venv, where CMake and the command find it. It needs neither a
+# GPU nor a driver; what 13.0 makes loads on drivers from 580 on.
+nvrtc_version=13.0.88
+install_nvrtc() {
+  if compgen -G '.venv/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.so.13' >/dev/null; then
+    return
+  fi
+  echo "Installing nvidia-cuda-nvrtc $nvrtc_version into .venv" >&2
+  quietly python3 -m venv .venv
+  quietly .venv/bin/pip install --quiet "nvidia-cuda-nvrtc==$nvrtc_version"
 }
 
 # CMake reads these when it configures a build folder for the first time.

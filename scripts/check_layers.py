@@ -32,6 +32,7 @@ THIRD_PARTY = {
     "gmock": {"tests"},
     "rapidcheck": {"tests"},
     "benchmark": {"bench"},
+    "mbedtls": {"src/jit"},
 }
 # What the builds add to the include path, beside the root.
 INCLUDE_PATHS = ("include", "src", "tests")

@@ -86,6 +86,7 @@ class [[nodiscard]] StatusOr {
   const T& value() const& { return *value_; }
   T&& value() && { return *std::move(value_); }
   T& operator*() & { return *value_; }
+  T&& operator*() && { return *std::move(value_); }
   const T& operator*() const& { return *value_; }
   T* operator->() { return &*value_; }
   const T* operator->() const { return &*value_; }

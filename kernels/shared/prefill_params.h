@@ -31,6 +31,11 @@ struct PrefillParams {
   MutableRowTensor out;  // [total_q][num_heads][v]
   MutableRowTensor lse;  // [total_q][num_heads] (no inner axis), null when not wanted
 
+  // With num_splits > 1, split i writes its partial fp32 state i * stride_split further on.
+  int32_t num_splits = 1;
+  int64_t out_stride_split = 0;
+  int64_t lse_stride_split = 0;
+
   const int32_t* cu_seqlens_q = nullptr;  // [batch + 1]
   const int32_t* cu_seqlens_k = nullptr;  // [batch + 1]
 

@@ -19,7 +19,9 @@ mkdir -p "$work"
 
 launcher=
 if command -v ccache >/dev/null 2>&1; then launcher=ccache; fi
-sources="$(cd "$root" && find src -name '*.cc' | sort) tests/cases/dense_batch.cc
+embedded="$work/embedded_kernels.cc"
+cmake -DROOT="$root" -DOUTPUT="$embedded" -P "$root/cmake/embed_kernels.cmake"
+sources="$(cd "$root" && find src -name '*.cc' | sort) $embedded tests/cases/dense_batch.cc
   tests/cases/number_formats.cc tests/determinism/compilers/bits_digest.cc"
 
 # build NAME COMPILER FLAGS...
@@ -31,7 +33,7 @@ build() {
     echo "cd '$root' && $launcher $* -std=c++20 -ffp-contract=off -fPIC -I. -Iinclude -Isrc -c '$source' -o '$object'"
   done | xargs -P 2 -I{} sh -c '{}'
   # shellcheck disable=SC2086
-  $1 "$work/$name"/*.o -lpthread -o "$work/$name/bits_digest"
+  $1 "$work/$name"/*.o -l:libmbedcrypto.a -ldl -lpthread -o "$work/$name/bits_digest"
   "$work/$name/bits_digest" > "$work/$name.txt"
 }
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our own declarations of the driver's entry points that are used, so that no CUDA header is
+// needed. Values and layouts are those of cuda.h, which has kept them stable since CUDA 12.0.
+#pragma once
+
+#include <cstddef>
+
+#include "flashprime/execution.h"
+
+namespace flashprime::cuda {
+
+using Result = int;
+using DeviceId = int;
+using Context = struct CudaContext*;
+using Library = struct CudaLibrary*;
+using Kernel = struct CudaKernel*;
+using Function = struct CudaFunction*;
+using DevicePointer = unsigned long long;
+
+enum ResultCode : Result {
+  kSuccess = 0,
+  kErrorOutOfMemory = 2,
+  kErrorNotInitialized = 3,
+  kErrorStubLibrary = 34,
+  kErrorNoDevice = 100,
+  kErrorInvalidDevice = 101,
+  kErrorInvalidImage = 200,
+  kErrorInvalidContext = 201,
+  kErrorNoBinaryForGpu = 209,
+  kErrorUnsupportedPtxVersion = 222,
+  kErrorInvalidSource = 300,
+  kErrorInvalidHandle = 400,
+  kErrorIllegalAddress = 700,
+  kErrorLaunchTimeout = 702,
+  kErrorAssert = 710,
+  kErrorHardwareStackError = 714,
+  kErrorLaunchFailed = 719,
+  kErrorSystemDriverMismatch = 803,
+  kErrorCompatNotSupportedOnDevice = 804,
+  kErrorStreamCaptureUnsupported = 900,
+  kErrorStreamCaptureWrongThread = 908,
+};
+
+enum DeviceAttribute : int {
+  kMaxGridDimX = 5,
+  kMaxGridDimY = 6,
+  kMultiprocessorCount = 16,
+  kL2CacheBytes = 38,
+  kComputeCapabilityMajor = 75,
+  kComputeCapabilityMinor = 76,
+  kMaxSharedBytesPerBlockOptin = 97,
+};
+enum FunctionAttribute : int { kMaxDynamicSharedBytes = 8, kPreferredSharedCarveout = 9 };
+enum PointerAttribute : int { kPointerDeviceOrdinal = 9 };
+enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };
+
+struct LaunchConfig {
+  unsigned int grid_x = 1;
+  unsigned int grid_y = 1;
+  unsigned int grid_z = 1;
+  unsigned int block_x = 1;
+  unsigned int block_y = 1;
+  unsigned int block_z = 1;
+  unsigned int shared_bytes = 0;
+  StreamHandle stream = nullptr;
+  void* attributes = nullptr;
+  unsigned int num_attributes = 0;
+};
+static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);
+
+// Every entry point, by the name in cuda.h (with the version that its macros choose).
+struct DriverApi {
+  Result (*cuInit)(unsigned int flags);
+  Result (*cuDriverGetVersion)(int* version);
+  Result (*cuGetErrorName)(Result error, const char** name);
+  Result (*cuGetErrorString)(Result error, const char** text);
+  Result (*cuDeviceGetCount)(int* count);
+  Result (*cuDeviceGet)(DeviceId* device, int ordinal);
+  Result (*cuDeviceGetName)(char* name, int length, DeviceId device);
+  Result (*cuDeviceGetAttribute)(int* value, DeviceAttribute attribute, DeviceId device);
+  Result (*cuDevicePrimaryCtxRetain)(Context* context, DeviceId device);
+  Result (*cuCtxGetCurrent)(Context* context);
+  Result (*cuCtxPushCurrent_v2)(Context context);
+  Result (*cuCtxPopCurrent_v2)(Context* context);
+  Result (*cuCtxGetDevice)(DeviceId* device);
+  Result (*cuCtxGetId)(Context context, unsigned long long* id);
+  Result (*cuStreamGetCtx)(StreamHandle stream, Context* context);
+  Result (*cuStreamIsCapturing)(StreamHandle stream, CaptureStatus* status);
+  Result (*cuStreamSynchronize)(StreamHandle stream);
+  Result (*cuPointerGetAttribute)(void* data, PointerAttribute attribute, DevicePointer pointer);
+  Result (*cuMemcpyDtoHAsync_v2)(void* to, DevicePointer from, size_t bytes, StreamHandle stream);
+  Result (*cuMemsetD8Async)(DevicePointer to, unsigned char value, size_t bytes,
+                            StreamHandle stream);
+  Result (*cuLibraryLoadData)(Library* library, const void* code, int* jit_options,
+                              void** jit_values, unsigned int num_jit_options, int* library_options,
+                              void** library_values, unsigned int num_library_options);
+  Result (*cuLibraryUnload)(Library library);
+  Result (*cuLibraryGetKernel)(Kernel* kernel, Library library, const char* name);
+  Result (*cuKernelGetFunction)(Function* function, Kernel kernel);
+  Result (*cuKernelSetAttribute)(FunctionAttribute attribute, int value, Kernel kernel,
+                                 DeviceId device);
+  Result (*cuLaunchKernelEx)(const LaunchConfig* config, Function function, void** arguments,
+                             void** extra);
+  Result (*cuFuncLoad)(Function function);  // since CUDA 12.4; may be nullptr
+};
+
+}  // namespace flashprime::cuda

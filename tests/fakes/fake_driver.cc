@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fakes/fake_driver.h"
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+using namespace flashprime::cuda;
+using flashprime::StreamHandle;
+
+#define FAKE extern "C" __attribute__((visibility("default")))
+
+extern "C" {
+__attribute__((visibility("default"))) FakeDriverState fake_driver_state;
+}
+
+namespace {
+
+FakeDriverState& state = fake_driver_state;
+thread_local std::vector<Context> context_stack;
+
+// Handles are numbers: contexts 0x100 + device, libraries and kernels count up.
+template <typename Handle>
+Handle handle(uintptr_t value) {
+  return reinterpret_cast<Handle>(value);
+}
+
+}  // namespace
+
+FAKE Result cuInit(unsigned int) {
+  ++state.init_calls;
+  return state.init_result;
+}
+FAKE Result cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return kSuccess;
+}
+FAKE Result cuGetErrorName(Result error, const char** name) {
+  *name = error == kErrorInvalidImage ? "CUDA_ERROR_INVALID_IMAGE" : "CUDA_ERROR_FAKE";
+  return kSuccess;
+}
+FAKE Result cuGetErrorString(Result, const char** text) {
+  *text = "the fake was told to fail";
+  return kSuccess;
+}
+FAKE Result cuDeviceGetCount(int* count) {
+  *count = state.device_count;
+  return kSuccess;
+}
+FAKE Result cuDeviceGet(DeviceId* device, int ordinal) {
+  *device = ordinal;
+  return kSuccess;
+}
+FAKE Result cuDeviceGetName(char* name, int length, DeviceId) {
+  std::strncpy(name, "Fake GPU", static_cast<size_t>(length));
+  return kSuccess;
+}
+FAKE Result cuDeviceGetAttribute(int* value, DeviceAttribute attribute, DeviceId) {
+  switch (attribute) {
+    case kMaxGridDimX: *value = 2147483647; return kSuccess;
+    case kMaxGridDimY: *value = 65535; return kSuccess;
+    case kMultiprocessorCount: *value = 132; return kSuccess;
+    case kL2CacheBytes: *value = 50 << 20; return kSuccess;
+    case kComputeCapabilityMajor: *value = state.sm / 10; return kSuccess;
+    case kComputeCapabilityMinor: *value = state.sm % 10; return kSuccess;
+    case kMaxSharedBytesPerBlockOptin: *value = state.shared_bytes_per_block; return kSuccess;
+  }
+  return kErrorInvalidHandle;
+}
+FAKE Result cuDevicePrimaryCtxRetain(Context* context, DeviceId device) {
+  *context = handle<Context>(0x100 + static_cast<uintptr_t>(device));
+  return kSuccess;
+}
+FAKE Result cuCtxGetCurrent(Context* context) {
+  *context = context_stack.empty() ? nullptr : context_stack.back();
+  return kSuccess;
+}
+FAKE Result cuCtxPushCurrent_v2(Context context) {
+  context_stack.push_back(context);
+  return kSuccess;
+}
+FAKE Result cuCtxPopCurrent_v2(Context* context) {
+  if (context_stack.empty()) return kErrorInvalidContext;
+  *context = context_stack.back();
+  context_stack.pop_back();
+  return kSuccess;
+}
+FAKE Result cuCtxGetDevice(DeviceId* device) {
+  if (context_stack.empty()) return kErrorInvalidContext;
+  *device = static_cast<DeviceId>(reinterpret_cast<uintptr_t>(context_stack.back()) - 0x100);
+  return kSuccess;
+}
+FAKE Result cuCtxGetId(Context context, unsigned long long* id) {
+  if (context == nullptr) return kErrorInvalidContext;
+  *id = reinterpret_cast<uintptr_t>(context);
+  return kSuccess;
+}
+FAKE Result cuStreamGetCtx(StreamHandle, Context* context) {
+  return cuCtxGetCurrent(context);
+}
+FAKE Result cuStreamIsCapturing(StreamHandle, CaptureStatus* status) {
+  *status = static_cast<CaptureStatus>(state.capture_status);
+  return kSuccess;
+}
+FAKE Result cuStreamSynchronize(StreamHandle) {
+  return kSuccess;
+}
+FAKE Result cuPointerGetAttribute(void* data, PointerAttribute attribute, DevicePointer) {
+  if (attribute != kPointerDeviceOrdinal) return kErrorInvalidHandle;
+  *static_cast<int*>(data) = 0;
+  return kSuccess;
+}
+// "Device" memory is host memory.
+FAKE Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, StreamHandle) {
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return kSuccess;
+}
+FAKE Result cuMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle) {
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
+  return kSuccess;
+}
+FAKE Result cuLibraryLoadData(Library* library, const void*, int*, void**, unsigned int, int*,
+                              void**, unsigned int) {
+  const int loads = ++state.library_loads;
+  if (state.refused_loads > 0) {
+    --state.refused_loads;
+    return state.refused_result;
+  }
+  *library = handle<Library>(0x1000 + static_cast<uintptr_t>(loads));
+  return kSuccess;
+}
+FAKE Result cuLibraryUnload(Library) {
+  return kSuccess;
+}
+FAKE Result cuLibraryGetKernel(Kernel* kernel, Library library, const char* name) {
+  if (std::strcmp(name, "flashprime_kernel") != 0) return kErrorInvalidHandle;
+  *kernel = handle<Kernel>(reinterpret_cast<uintptr_t>(library) + 0x1000);
+  return kSuccess;
+}
+FAKE Result cuKernelGetFunction(Function* function, Kernel kernel) {
+  if (context_stack.empty()) return kErrorInvalidContext;
+  *function = handle<Function>(reinterpret_cast<uintptr_t>(kernel) * 0x1000 +
+                               reinterpret_cast<uintptr_t>(context_stack.back()));
+  return kSuccess;
+}
+FAKE Result cuKernelSetAttribute(FunctionAttribute attribute, int value, Kernel, DeviceId) {
+  if (attribute == kMaxDynamicSharedBytes) state.max_dynamic_shared = value;
+  return value <= state.shared_bytes_per_block ? kSuccess : 1;
+}
+FAKE Result cuFuncLoad(Function) {
+  return kSuccess;
+}
+FAKE Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void** arguments,
+                             void**) {
+  ++state.launches;
+  state.config = *config;
+  state.function = function;
+  std::memcpy(state.params, arguments[0], static_cast<size_t>(state.params_bytes));
+  state.launch_context = context_stack.empty() ? nullptr : context_stack.back();
+  return state.launch_result;
+}

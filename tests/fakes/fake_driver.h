@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests see of the fake driver: a library with the driver's entry points, one to four devices
+// without memory, and a record of what was asked of it.
+#pragma once
+
+#include <atomic>
+
+#include "cuda/driver_api.h"
+
+struct FakeDriverState {
+  std::atomic<int> init_calls{0};
+  std::atomic<int> library_loads{0};
+  std::atomic<int> launches{0};
+
+  int device_count = 1;
+  int sm = 90;
+  int shared_bytes_per_block = 232448;
+  int init_result = 0;
+  int launch_result = 0;
+  std::atomic<int> refused_loads{0};  // so many cuLibraryLoadData calls return refused_result
+  int refused_result = flashprime::cuda::kErrorInvalidImage;
+  int capture_status = flashprime::cuda::kCaptureNone;
+
+  // Of the latest launch.
+  flashprime::cuda::LaunchConfig config;
+  flashprime::cuda::Function function = nullptr;
+  unsigned char params[512] = {};
+  int params_bytes = 0;  // how many to copy; set by the test
+  flashprime::cuda::Context launch_context = nullptr;
+  std::atomic<int> max_dynamic_shared{-1};  // latest cuKernelSetAttribute
+};
+// Symbol of the state in the library.
+inline constexpr char kFakeDriverState[] = "fake_driver_state";
