@@ -19,6 +19,10 @@ struct KeyValueViews {
   TensorView k_nope;
   TensorView k_pe;
   TensorView v;
+  /// Optional, on a GPU only: int32 [B + 1] there, the prefix sums of the keys that the chunk holds
+  /// of every request of the call, 0 for those outside its range. Absent, they are copied from the
+  /// plan, which cannot be done while a graph is recorded (kStream).
+  TensorView cu_seqlens_k = {};
 };
 
 /// Produces the keys and values of a chunk on `stream`. Called once per chunk, in plan order, on

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/driver.h"
 
+#include <atomic>
+
 #include "checks.h"
 #include "cuda/dynamic_library.h"
 
 namespace flashprime::cuda {
 namespace {
 
+constexpr char kLibraryName[] = "libcuda.so.1";
 constexpr int32_t kMinVersion = 12000;  // cuLibraryLoadData
 
 StatusCode code_of(Result result) {
@@ -60,8 +63,10 @@ std::string load_api(const DynamicLibrary& library, DriverApi& api) {
   FLASHPRIME_LOAD(cuStreamIsCapturing);
   FLASHPRIME_LOAD(cuStreamSynchronize);
   FLASHPRIME_LOAD(cuPointerGetAttribute);
+  FLASHPRIME_LOAD(cuMemAlloc_v2);
+  FLASHPRIME_LOAD(cuMemFree_v2);
+  FLASHPRIME_LOAD(cuMemcpyHtoDAsync_v2);
   FLASHPRIME_LOAD(cuMemcpyDtoHAsync_v2);
-  FLASHPRIME_LOAD(cuMemsetD8Async);
   FLASHPRIME_LOAD(cuLibraryLoadData);
   FLASHPRIME_LOAD(cuLibraryUnload);
   FLASHPRIME_LOAD(cuLibraryGetKernel);
@@ -80,9 +85,19 @@ bool is_image_error(Result result) {
 }
 
 StatusOr<const Driver*> Driver::get() {
-  static const StatusOr<std::unique_ptr<Driver>> driver = open("libcuda.so.1");
+  static const StatusOr<std::unique_ptr<Driver>> driver = open(kLibraryName);
   if (!driver.ok()) return driver.status();
   return const_cast<const Driver*>(driver->get());
+}
+
+const Driver* Driver::get_if_loaded() {
+  static std::atomic<const Driver*> known = nullptr;
+  if (const Driver* driver = known) return driver;
+  // No process has device memory before it has loaded the driver.
+  if (!DynamicLibrary::open(kLibraryName, true).ok()) return nullptr;
+  const StatusOr<const Driver*> driver = get();
+  if (driver.ok()) known = *driver;
+  return known;
 }
 
 StatusOr<std::unique_ptr<Driver>> Driver::open(const std::string& name) {

@@ -25,6 +25,9 @@ class Driver {
   // The system's driver, loaded and initialised by the first call; the outcome is kept.
   // kDriver where there is none, or only the toolkit's stub.
   static StatusOr<const Driver*> get();
+  // The same if the process has loaded the driver already, else nullptr: a call with host memory
+  // does not touch a driver.
+  static const Driver* get_if_loaded();
   // A driver from a library of that name, initialised.
   static StatusOr<std::unique_ptr<Driver>> open(const std::string& library);
 

@@ -19,6 +19,7 @@ using DevicePointer = unsigned long long;
 
 enum ResultCode : Result {
   kSuccess = 0,
+  kErrorInvalidValue = 1,
   kErrorOutOfMemory = 2,
   kErrorNotInitialized = 3,
   kErrorStubLibrary = 34,
@@ -51,7 +52,12 @@ enum DeviceAttribute : int {
   kMaxSharedBytesPerBlockOptin = 97,
 };
 enum FunctionAttribute : int { kMaxDynamicSharedBytes = 8, kPreferredSharedCarveout = 9 };
-enum PointerAttribute : int { kPointerDeviceOrdinal = 9 };
+enum PointerAttribute : int {
+  kPointerMemoryType = 2,
+  kPointerIsManaged = 8,
+  kPointerDeviceOrdinal = 9
+};
+enum MemoryType : unsigned int { kMemoryHost = 1, kMemoryDevice = 2 };
 enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };
 
 struct LaunchConfig {
@@ -88,9 +94,11 @@ struct DriverApi {
   Result (*cuStreamIsCapturing)(StreamHandle stream, CaptureStatus* status);
   Result (*cuStreamSynchronize)(StreamHandle stream);
   Result (*cuPointerGetAttribute)(void* data, PointerAttribute attribute, DevicePointer pointer);
+  Result (*cuMemAlloc_v2)(DevicePointer* pointer, size_t bytes);
+  Result (*cuMemFree_v2)(DevicePointer pointer);
+  Result (*cuMemcpyHtoDAsync_v2)(DevicePointer to, const void* from, size_t bytes,
+                                 StreamHandle stream);
   Result (*cuMemcpyDtoHAsync_v2)(void* to, DevicePointer from, size_t bytes, StreamHandle stream);
-  Result (*cuMemsetD8Async)(DevicePointer to, unsigned char value, size_t bytes,
-                            StreamHandle stream);
   Result (*cuLibraryLoadData)(Library* library, const void* code, int* jit_options,
                               void** jit_values, unsigned int num_jit_options, int* library_options,
                               void** library_values, unsigned int num_library_options);

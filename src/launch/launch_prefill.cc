@@ -2,63 +2,113 @@
 #include "launch/launch_prefill.h"
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "checks.h"
 #include "kernels/shared/merge_params.h"
+#include "launch/launch.h"
+#include "launch/launch_merge.h"
 #include "numerics/checked.h"
+#include "problem/tensor_checks.h"
 #include "problem/validate_problem.h"
 #include "select/policy_sm80.h"
 
 namespace flashprime {
 namespace {
 
-// Blocks of keys that a split has at least: below, the merge costs more than the split saves.
+// Blocks of keys that a split has at least: below, combining costs more than the split saves.
 constexpr int64_t kMinBlocksPerSplit = 4;
-constexpr int32_t kMaxSplits = 128;
-constexpr int32_t kMergeThreads = 256;
 constexpr int64_t kWorkspaceAlignment = 256;
 
-KernelKey prefill_key(const PrefillTraits& traits, const Arch& arch) {
+// Query tiles of a call at most; see tile_of_slot() in kernels/attention/tile_of_block.cuh.
+int64_t query_slots(const PrefillParams& params, const Sm80PrefillPolicy& policy) {
+  return params.total_q / policy.block_q() + params.batch;
+}
+
+StatusOr<int64_t> split_workspace_bytes(const PrefillProblem& problem, const PrefillParams& params,
+                                        int32_t num_splits) {
+  if (num_splits == 1) return int64_t{0};
+  int64_t bytes = 0;
+  FLASHPRIME_REQUIRE(checked_mul(params.total_q, params.num_heads, &bytes) &&
+                         checked_mul(bytes, num_splits, &bytes) &&
+                         checked_mul(bytes, 4 * (int64_t{problem.dims.v} + 1), &bytes),
+                     StatusCode::kRange, "workspace: ", num_splits,
+                     " partial states do not fit 64 bits");
+  return bytes;
+}
+
+Status check_workspace(const Workspace& workspace, int64_t needed, int32_t num_splits) {
+  if (needed == 0) return ok_status();
+  FLASHPRIME_REQUIRE(workspace.data != nullptr, StatusCode::kWorkspace,
+                     "workspace: got a null pointer, wanted ", needed, " bytes for ", num_splits,
+                     " splits of the keys, what prefill_workspace_bytes returns");
+  FLASHPRIME_REQUIRE(workspace.bytes >= needed, StatusCode::kWorkspace, "workspace_bytes: got ",
+                     workspace.bytes, ", wanted at least ", needed, " for ", num_splits,
+                     " splits of the keys, what prefill_workspace_bytes returns");
+  FLASHPRIME_REQUIRE(reinterpret_cast<uintptr_t>(workspace.data) % kWorkspaceAlignment == 0,
+                     StatusCode::kWorkspace, "workspace: got a pointer that is not a multiple of ",
+                     kWorkspaceAlignment, " bytes");
+  return ok_status();
+}
+
+// Every row of [tokens, heads, dim] (or [tokens, dim]) begins at a multiple of `unit` bytes.
+Status check_rows(const NamedTensor& tensor, int64_t unit) {
+  const TensorView& view = tensor.view;
+  if (!view.present()) return ok_status();
+  FLASHPRIME_REQUIRE(reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(unit) == 0,
+                     StatusCode::kAlignment, tensor.name,
+                     ": got a pointer that is not a multiple of ", unit,
+                     " bytes, which GPU kernels want");
+  const int64_t elements = unit / dtype_bytes(view.dtype);
+  for (int32_t axis = 0; axis + 1 < view.rank; ++axis) {
+    FLASHPRIME_REQUIRE(view.shape[axis] <= 1 || view.stride[axis] % elements == 0,
+                       StatusCode::kStride, tensor.name, ": got stride ", view.stride[axis],
+                       " for axis ", axis, ", wanted a multiple of ", elements, " (", unit,
+                       " bytes), which GPU kernels want");
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Status check_gpu_rows(std::initializer_list<NamedTensor> inputs, const NamedTensor& out,
+                      int64_t input_unit) {
+  for (const NamedTensor& input : inputs) {
+    FLASHPRIME_RETURN_IF_ERROR(check_rows(input, input_unit));
+  }
+  return check_rows(out, 4 * dtype_bytes(out.view.dtype));
+}
+
+Status check_gpu_layout(const PrefillArgs& args) {
+  return check_gpu_rows({{"q", args.q},
+                         {"q_nope", args.q_nope},
+                         {"q_pe", args.q_pe},
+                         {"k", args.k},
+                         {"k_nope", args.k_nope},
+                         {"k_pe", args.k_pe},
+                         {"v", args.v}},
+                        {"out", as_const(args.out)}, 16);
+}
+
+KernelKey sm80_prefill_key(const PrefillTraits& traits, const Arch& arch) {
   return {Sm80MlaPrefillKernel{traits, sm80_policy(traits, arch)}, arch};
 }
 
-// The state that a split leaves for combine_splits.
-PrefillTraits partial_traits(PrefillTraits traits) {
+PrefillTraits split_traits(PrefillTraits traits) {
   traits.out_dtype = Dtype::kFp32;
   traits.return_lse = true;
   return traits;
 }
 
-int64_t query_slots(const PrefillParams& params, const Sm80PrefillPolicy& policy) {
-  return params.total_q / policy.block_q() + params.batch;
+MergeTraits fp32_merge_traits(const PrefillTraits& traits) {
+  return {traits.dims.v, Dtype::kFp32, traits.out_dtype, traits.return_lse};
 }
-
-Status launch(const GpuDevice& device, const LoadedKernel& kernel, int64_t grid_x, int32_t grid_y,
-              const void* params, StreamHandle stream) {
-  FLASHPRIME_REQUIRE(grid_x <= device.properties.max_grid_x, StatusCode::kRange, "problem: needs ",
-                     grid_x, " thread blocks, the device takes at most ",
-                     device.properties.max_grid_x);
-  cuda::LaunchConfig config;
-  config.grid_x = static_cast<unsigned int>(grid_x);
-  config.grid_y = static_cast<unsigned int>(grid_y);
-  config.block_x = static_cast<unsigned int>(kernel.shape.num_threads);
-  config.shared_bytes = static_cast<unsigned int>(kernel.shape.shared_bytes);
-  config.stream = stream;
-  void* arguments[] = {const_cast<void*>(params)};
-  return device.driver->check(
-      device.driver->api().cuLaunchKernelEx(&config, kernel.function, arguments, nullptr),
-      "cuLaunchKernelEx");
-}
-
-}  // namespace
 
 int32_t choose_num_splits(const PrefillProblem& problem, const PrefillParams& params,
                           const GpuDevice& device) {
-  if (problem.batch_invariant || problem.num_splits == 1) return 1;
+  if (problem.batch_invariant || problem.num_splits == 1 || params.batch == 0) return 1;
   const Sm80PrefillPolicy policy = sm80_policy(make_traits(problem), device.archs.front());
-  const int64_t blocks_of_keys =
-      params.batch == 0 ? 0 : params.total_k / params.batch / policy.block_kv;
+  const int64_t blocks_of_keys = params.total_k / params.batch / policy.block_kv;
   if (problem.num_splits > 1) {
     return static_cast<int32_t>(std::clamp<int64_t>(blocks_of_keys, 1, problem.num_splits));
   }
@@ -68,48 +118,36 @@ int32_t choose_num_splits(const PrefillProblem& problem, const PrefillParams& pa
       std::min(room / tiles, blocks_of_keys / kMinBlocksPerSplit), 1, kMaxSplits));
 }
 
-StatusOr<int64_t> split_workspace_bytes(const PrefillProblem& problem, const PrefillParams& params,
-                                        int32_t num_splits) {
-  if (num_splits == 1) return int64_t{0};
-  int64_t rows = 0;
-  int64_t bytes = 0;
-  FLASHPRIME_REQUIRE(checked_mul(params.total_q, params.num_heads, &rows) &&
-                         checked_mul(rows, num_splits, &rows) &&
-                         checked_mul(rows, 4 * (int64_t{problem.dims.v} + 1), &bytes),
-                     StatusCode::kRange, "workspace: ", num_splits,
-                     " partial states do not fit 64 bits");
-  return bytes;
+StatusOr<int64_t> gpu_workspace_bytes(const PrefillProblem& problem, const PrefillParams& params,
+                                      const GpuDevice& device) {
+  return split_workspace_bytes(problem, params, choose_num_splits(problem, params, device));
 }
 
 Status launch_prefill(const GpuDevice& device, const PrefillProblem& problem, PrefillParams params,
-                      void* workspace, int64_t workspace_bytes, StreamHandle stream) {
+                      const Workspace& workspace, StreamHandle stream) {
   const PrefillTraits traits = make_traits(problem);
   const int32_t num_splits = choose_num_splits(problem, params, device);
   const StatusOr<int64_t> needed = split_workspace_bytes(problem, params, num_splits);
   if (!needed.ok()) return needed.status();
-  FLASHPRIME_REQUIRE(
-      *needed == 0 || (workspace != nullptr && workspace_bytes >= *needed), StatusCode::kWorkspace,
-      "workspace: got ", workspace == nullptr ? 0 : workspace_bytes, " bytes, wanted ", *needed,
-      " for ", num_splits, " splits of the keys (prefill_workspace_bytes() says how many)");
-  FLASHPRIME_REQUIRE(
-      *needed == 0 || reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment == 0,
-      StatusCode::kWorkspace, "workspace: got an address that is no multiple of ",
-      kWorkspaceAlignment);
-  if (params.total_q == 0 || params.num_heads == 0) return ok_status();
+  FLASHPRIME_RETURN_IF_ERROR(check_workspace(workspace, *needed, num_splits));
+  if (params.total_q == 0) return ok_status();
+  FLASHPRIME_REQUIRE(params.batch > 0, StatusCode::kCuSeqlens,
+                     "cu_seqlens_q: got no sequence, wanted ", params.total_q,
+                     ", the rows of q, covered");
 
-  const cuda::ContextScope scope(*device.driver, device.context);
+  const LaunchScope scope(device, stream);
   FLASHPRIME_RETURN_IF_ERROR(scope.status());
-  const PrefillTraits launched = num_splits == 1 ? traits : partial_traits(traits);
+  const PrefillTraits launched = num_splits == 1 ? traits : split_traits(traits);
   // Both kernels are there before the first is launched.
-  const StatusOr<const LoadedKernel*> prefill_kernel =
-      ready_kernel(device, [&](const Arch& arch) { return prefill_key(launched, arch); }, stream);
+  const StatusOr<const LoadedKernel*> prefill_kernel = ready_kernel(
+      device, [&](const Arch& arch) { return sm80_prefill_key(launched, arch); }, stream);
   if (!prefill_kernel.ok()) return prefill_kernel.status();
-  const int64_t grid =
-      query_slots(params, sm80_policy(launched, (*prefill_kernel)->key.arch)) * params.num_heads;
-  if (num_splits == 1) return launch(device, **prefill_kernel, grid, 1, &params, stream);
+  // The loaded kernel may be one for a broader architecture, with a policy of its own.
+  const auto& key = std::get<Sm80MlaPrefillKernel>((*prefill_kernel)->key.kernel);
+  const int64_t grid = query_slots(params, key.policy) * params.num_heads;
+  if (num_splits == 1) return launch_kernel(device, **prefill_kernel, grid, 1, &params, stream);
 
-  const MergeTraits combine_traits{problem.dims.v, Dtype::kFp32, traits.out_dtype,
-                                   traits.return_lse};
+  const MergeTraits combine_traits = fp32_merge_traits(traits);
   const StatusOr<const LoadedKernel*> combine_kernel = ready_kernel(
       device,
       [&](const Arch& arch) { return KernelKey{CombineSplitsKernel{combine_traits}, arch}; },
@@ -126,7 +164,7 @@ Status launch_prefill(const GpuDevice& device, const PrefillProblem& problem, Pr
   // Workspace: out [split][T][H][v], then lse [split][H][T].
   const int64_t v = problem.dims.v;
   const int64_t rows = params.total_q * params.num_heads;
-  float* const partial_out = static_cast<float*>(workspace);
+  float* const partial_out = static_cast<float*>(workspace.data);
   float* const partial_lse = partial_out + num_splits * rows * v;
   params.num_splits = num_splits;
   params.out = {partial_out, params.num_heads * v, v};
@@ -137,10 +175,10 @@ Status launch_prefill(const GpuDevice& device, const PrefillProblem& problem, Pr
   combine.partial_out = {partial_out, params.out.stride_token, params.out.stride_head};
   combine.partial_lse = {partial_lse, params.lse.stride_token, params.lse.stride_head};
 
-  FLASHPRIME_RETURN_IF_ERROR(launch(device, **prefill_kernel, grid, num_splits, &params, stream));
-  constexpr int64_t kRowsPerBlock = kMergeThreads / 32;
-  return launch(device, **combine_kernel, (rows + kRowsPerBlock - 1) / kRowsPerBlock, 1, &combine,
-                stream);
+  FLASHPRIME_RETURN_IF_ERROR(
+      launch_kernel(device, **prefill_kernel, grid, num_splits, &params, stream));
+  return launch_kernel(device, **combine_kernel, merge_grid(**combine_kernel, rows), 1, &combine,
+                       stream);
 }
 
 }  // namespace flashprime

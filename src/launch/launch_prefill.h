@@ -9,18 +9,37 @@
 
 namespace flashprime {
 
+// Splits of the keys at most.
+inline constexpr int32_t kMaxSplits = 128;
+
+// What the GPU kernels ask of memory, beyond what every call has to keep: q, k and v in rows of
+// whole 16-byte units, out in rows of whole four elements. kAlignment or kStride.
+Status check_gpu_layout(const PrefillArgs& args);
+
 // Into how many parts the keys of a call are split: as asked, or, with num_splits 0, so many that
 // few short queries over a long context fill the device. 1 in batch-invariant mode. Depends on
 // extents only, never on lengths, which stay on the device.
 int32_t choose_num_splits(const PrefillProblem& problem, const PrefillParams& params,
                           const GpuDevice& device);
 
-// Bytes of workspace that so many splits need.
-StatusOr<int64_t> split_workspace_bytes(const PrefillProblem& problem, const PrefillParams& params,
-                                        int32_t num_splits);
+// Bytes of workspace that the call needs: the partial states of its splits.
+StatusOr<int64_t> gpu_workspace_bytes(const PrefillProblem& problem, const PrefillParams& params,
+                                      const GpuDevice& device);
+
+struct Workspace {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
 
 // Launches the call on `stream`. Never synchronises, never allocates once the kernel is loaded.
 Status launch_prefill(const GpuDevice& device, const PrefillProblem& problem, PrefillParams params,
-                      void* workspace, int64_t workspace_bytes, StreamHandle stream);
+                      const Workspace& workspace, StreamHandle stream);
+
+// The keys by which launch_prefill() finds the kernels of a call on an architecture.
+KernelKey sm80_prefill_key(const PrefillTraits& traits, const Arch& arch);
+// What a split computes: the fp32 state that combine_splits takes.
+PrefillTraits split_traits(PrefillTraits traits);
+// From the fp32 states of splits or chunks to the output of `traits`.
+MergeTraits fp32_merge_traits(const PrefillTraits& traits);
 
 }  // namespace flashprime

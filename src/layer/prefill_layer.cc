@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// New tokens, every context chunk and the merges as one call.
+// New tokens, every context chunk and the merges as one call; on a GPU see layer_on_gpu.cc.
 //
-// The batch falls into runs: maximal ranges of requests that all have context, or all have none.
-// A run without context is a plain prefill() into the caller's output. A run with context has an
-// fp32 state (out, lse) that starts as the new tokens' attention; each chunk's attention goes to an
-// fp32 partial that is merged into the state in place; the state is cast to the output at the end.
-// So the workspace holds one state of the tokens with context and one partial of the most tokens
-// that a chunk touches at once; where the caller's own tensors are fp32 (an fp32 output, the LSE)
-// they are the state.
+// On a CPU the batch falls into runs: maximal ranges of requests that all have context, or all have
+// none. A run without context is a plain prefill() into the caller's output. A run with context has
+// an fp32 state (out, lse) that starts as the new tokens' attention; each chunk's attention goes to
+// an fp32 partial that is merged into the state in place; the state is cast to the output at the
+// end. So the workspace holds one state of the tokens with context and one partial of the most
+// tokens that a chunk touches at once; where the caller's own tensors are fp32 (an fp32 output, the
+// LSE) they are the state.
 #include "flashprime/prefill_layer.h"
 
 #include <algorithm>
@@ -16,8 +16,9 @@
 
 #include "checks.h"
 #include "flashprime/merge.h"
+#include "launch/place_call.h"
+#include "layer/layer_parts.h"
 #include "layer/view_slices.h"
-#include "numerics/checked.h"
 #include "plan/plan_parts.h"
 #include "problem/tensor_checks.h"
 #include "problem/validate_problem.h"
@@ -25,8 +26,6 @@
 
 namespace flashprime {
 namespace {
-
-constexpr int64_t kWorkspaceAlignment = 256;
 
 // Requests [request_begin, request_end), which all have context or all have none.
 struct Run {
@@ -48,21 +47,6 @@ struct Regions {
   int64_t partial_lse = 0;
   int64_t total = 0;
 };
-
-// What the attention over new tokens of a run with context computes.
-PrefillProblem new_tokens_problem(const PrefillProblem& problem) {
-  PrefillProblem result = problem;
-  result.out_dtype = Dtype::kFp32;
-  result.return_lse = true;
-  return result;
-}
-
-PrefillProblem context_problem(const PrefillProblem& problem) {
-  PrefillProblem result = new_tokens_problem(problem);
-  result.mask = Mask{MaskKind::kFull, -1, -1};
-  result.self_attention = false;
-  return result;
-}
 
 const int32_t* cu_data(const TensorView& view) {
   return static_cast<const int32_t*>(view.data);
@@ -128,82 +112,53 @@ StatusOr<Regions> lay_out(const PrefillProblem& problem, const PrefillArgs& args
     }
   }
   const int64_t row_bytes = int64_t{problem.num_heads} * 4;
-  const auto add = [&](int64_t tokens, int64_t columns, int64_t* offset) {
-    int64_t bytes = 0;
-    *offset = regions.total;
-    return checked_mul(tokens, row_bytes, &bytes) && checked_mul(bytes, columns, &bytes) &&
-           checked_add(bytes, kWorkspaceAlignment - 1, &bytes) &&
-           checked_add(regions.total, bytes - bytes % kWorkspaceAlignment, &regions.total);
-  };
-  const int64_t state_out_tokens = problem.out_dtype == Dtype::kFp32 ? 0 : regions.state_tokens;
-  const int64_t state_lse_tokens = problem.return_lse ? 0 : regions.state_tokens;
-  FLASHPRIME_REQUIRE(add(state_out_tokens, problem.dims.v, &regions.state_out) &&
-                         add(state_lse_tokens, 1, &regions.state_lse) &&
-                         add(regions.partial_tokens, problem.dims.v, &regions.partial_out) &&
-                         add(regions.partial_tokens, 1, &regions.partial_lse),
-                     StatusCode::kRange, "workspace: got ", regions.state_tokens,
-                     " tokens with context, whose fp32 states overflow 64 bits");
+  WorkspaceLayout layout;
+  regions.state_out = layout.add(problem.out_dtype == Dtype::kFp32 ? 0 : regions.state_tokens,
+                                 row_bytes * problem.dims.v);
+  regions.state_lse = layout.add(problem.return_lse ? 0 : regions.state_tokens, row_bytes);
+  regions.partial_out = layout.add(regions.partial_tokens, row_bytes * problem.dims.v);
+  regions.partial_lse = layout.add(regions.partial_tokens, row_bytes);
+  const StatusOr<int64_t> total = layout.total();
+  FLASHPRIME_RETURN_IF_ERROR(total.status());
+  regions.total = *total;
   return regions;
 }
 
 // A call whose arguments, plan and kernels have been accepted.
 struct Prepared {
+  const GpuDevice* gpu = nullptr;
+  // On a CPU:
   std::vector<Run> runs;
   Regions regions;
 };
 
 StatusOr<Prepared> prepare(const PrefillProblem& problem, const PrefillArgs& args,
                            const ContextPlan& plan, const ExecutionOptions& options) {
-  FLASHPRIME_RETURN_IF_ERROR(validate_prefill(problem, args));
-  FLASHPRIME_RETURN_IF_ERROR(select_kernel(problem, options).status());
-  if (plan.chunks.empty() && plan.context_lens.empty()) return Prepared{};
+  FLASHPRIME_RETURN_IF_ERROR(validate_views(problem, args));
+  const StatusOr<const GpuDevice*> gpu = place_call(options.device, tensors_of(args));
+  FLASHPRIME_RETURN_IF_ERROR(gpu.status());
+  Prepared prepared;
+  prepared.gpu = *gpu;
+  const Device device = device_of(*gpu);
+  if (*gpu == nullptr) FLASHPRIME_RETURN_IF_ERROR(validate_values(problem, args));
+  FLASHPRIME_RETURN_IF_ERROR(select_kernel(problem, options, device).status());
+  if (plan.chunks.empty() && plan.context_lens.empty()) return prepared;
   FLASHPRIME_RETURN_IF_ERROR(plan::check_plan(plan, args.cu_seqlens_q.shape[0] - 1));
-  if (plan.chunks.empty()) return Prepared{};
+  if (plan.chunks.empty()) return prepared;
 
   FLASHPRIME_REQUIRE(problem.out_dtype != Dtype::kFp64, StatusCode::kUnsupported,
                      "out_dtype: got fp64 with ", plan.chunks.size(),
                      " context chunks, whose partial states are fp32; wanted fp32 or less, or one "
                      "prefill() over context and new tokens");
-  FLASHPRIME_RETURN_IF_ERROR(select_kernel(new_tokens_problem(problem), options).status());
-  FLASHPRIME_RETURN_IF_ERROR(select_kernel(context_problem(problem), options).status());
+  FLASHPRIME_RETURN_IF_ERROR(select_kernel(new_tokens_problem(problem), options, device).status());
+  FLASHPRIME_RETURN_IF_ERROR(select_kernel(context_problem(problem), options, device).status());
+  if (*gpu != nullptr) return prepared;
   FLASHPRIME_RETURN_IF_ERROR(select_parallel_for(options).status());
-  Prepared prepared;
   prepared.runs = split_runs(args, plan);
   StatusOr<Regions> regions = lay_out(problem, args, plan, prepared.runs);
   FLASHPRIME_RETURN_IF_ERROR(regions.status());
   prepared.regions = *regions;
   return prepared;
-}
-
-struct NamedView {
-  std::string_view name;
-  TensorView view;
-};
-
-Status check_workspace(const PrefillArgs& args, int64_t needed) {
-  if (needed == 0) return ok_status();
-  FLASHPRIME_REQUIRE(args.workspace != nullptr, StatusCode::kWorkspace,
-                     "workspace: got a null pointer, wanted ", needed,
-                     " bytes, what prefill_layer_workspace_bytes returns");
-  FLASHPRIME_REQUIRE(args.workspace_bytes >= needed, StatusCode::kWorkspace,
-                     "workspace_bytes: got ", args.workspace_bytes, ", wanted at least ", needed,
-                     ", what prefill_layer_workspace_bytes returns");
-  FLASHPRIME_REQUIRE(reinterpret_cast<uintptr_t>(args.workspace) % kWorkspaceAlignment == 0,
-                     StatusCode::kWorkspace, "workspace: got a pointer that is not a multiple of ",
-                     kWorkspaceAlignment, " bytes");
-  const TensorView workspace = TensorView::contiguous(args.workspace, Dtype::kE4m3, {needed});
-  FLASHPRIME_RETURN_IF_ERROR(check_memory(workspace, {"workspace", Dtype::kE4m3}));
-  for (const NamedView& other :
-       {NamedView{"q", args.q}, NamedView{"q_nope", args.q_nope}, NamedView{"q_pe", args.q_pe},
-        NamedView{"k", args.k}, NamedView{"k_nope", args.k_nope}, NamedView{"k_pe", args.k_pe},
-        NamedView{"v", args.v}, NamedView{"cu_seqlens_q", args.cu_seqlens_q},
-        NamedView{"cu_seqlens_k", args.cu_seqlens_k}, NamedView{"out", as_const(args.out)},
-        NamedView{"lse", as_const(args.lse)}, NamedView{"output_scale", args.output_scale}}) {
-    FLASHPRIME_REQUIRE(!other.view.present() || !overlap(workspace, other.view), StatusCode::kAlias,
-                       "workspace: got memory that overlaps ", other.name,
-                       ", wanted memory of its own");
-  }
-  return ok_status();
 }
 
 class LayerCall {
@@ -247,7 +202,7 @@ class LayerCall {
   }
 
   Status add_chunk(const ContextChunk& chunk, const KeyValueViews& views) const {
-    FLASHPRIME_RETURN_IF_ERROR(check_views(chunk, views));
+    FLASHPRIME_RETURN_IF_ERROR(check_chunk_views(problem_, args_, regions_.total, chunk, views));
     for (const Run& run : runs_) {
       if (!run.has_context) continue;
       FLASHPRIME_RETURN_IF_ERROR(add_chunk_to_run(chunk, views, run));
@@ -285,26 +240,6 @@ class LayerCall {
     args->k_nope = slice_rows(views.k_nope, row_begin, num_rows);
     args->k_pe = slice_rows(views.k_pe, row_begin, num_rows);
     args->v = slice_rows(views.v, row_begin, num_rows);
-  }
-
-  // What can be wrong with the whole views; prefill() checks the rest on the part it is given.
-  Status check_views(const ContextChunk& chunk, const KeyValueViews& views) const {
-    for (const NamedView& key : {NamedView{"k", views.k}, NamedView{"k_nope", views.k_nope},
-                                 NamedView{"k_pe", views.k_pe}, NamedView{"v", views.v}}) {
-      if (!key.view.present()) continue;
-      FLASHPRIME_RETURN_IF_ERROR(check_memory(key.view, {key.name, problem_.dtype}));
-      FLASHPRIME_REQUIRE(key.view.shape[0] == chunk.num_tokens(), StatusCode::kShape, key.name,
-                         ": got ", key.view.shape[0], " rows, wanted ", chunk.num_tokens(),
-                         ", the tokens of the chunk");
-      for (const NamedView& other :
-           {NamedView{"out", as_const(args_.out)}, NamedView{"lse", as_const(args_.lse)},
-            NamedView{"workspace", workspace_view()}}) {
-        FLASHPRIME_REQUIRE(!other.view.present() || !overlap(key.view, other.view),
-                           StatusCode::kAlias, key.name, ": got memory that overlaps ", other.name,
-                           ", wanted memory of its own");
-      }
-    }
-    return ok_status();
   }
 
   // Merges into the run's state the attention over what the chunk holds of its requests.
@@ -375,11 +310,6 @@ class LayerCall {
                : MutableTensorView::contiguous(data, Dtype::kFp32, {tokens, heads});
   }
 
-  TensorView workspace_view() const {
-    if (regions_.total == 0) return {};
-    return TensorView::contiguous(args_.workspace, Dtype::kE4m3, {regions_.total});
-  }
-
   const PrefillProblem& problem_;
   const PrefillArgs& args_;
   const std::vector<Run>& runs_;
@@ -396,7 +326,10 @@ Status run_prefill_layer(const PrefillProblem& problem, const PrefillArgs& args,
   if (plan.chunks.empty()) return prefill(problem, args, options, stream);
   FLASHPRIME_REQUIRE(source, StatusCode::kNull, "source: got an empty function for ",
                      plan.chunks.size(), " context chunks");
-  FLASHPRIME_RETURN_IF_ERROR(check_workspace(args, prepared->regions.total));
+  if (prepared->gpu != nullptr) {
+    return run_layer_on_gpu(*prepared->gpu, problem, args, plan, source, options, stream);
+  }
+  FLASHPRIME_RETURN_IF_ERROR(check_layer_workspace(args, prepared->regions.total));
 
   const LayerCall call(problem, args, *prepared, options, stream);
   FLASHPRIME_RETURN_IF_ERROR(call.attend_new_tokens());
@@ -436,6 +369,9 @@ StatusOr<int64_t> prefill_layer_workspace_bytes(const PrefillProblem& problem,
     const StatusOr<Prepared> prepared = prepare(problem, args, plan, options);
     FLASHPRIME_RETURN_IF_ERROR(prepared.status());
     if (plan.chunks.empty()) return prefill_workspace_bytes(problem, args, options);
+    if (prepared->gpu != nullptr) {
+      return gpu_layer_workspace_bytes(*prepared->gpu, problem, args, plan);
+    }
     return prepared->regions.total;
   });
 }

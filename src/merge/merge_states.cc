@@ -7,6 +7,8 @@
 #include <type_traits>
 
 #include "checks.h"
+#include "launch/launch_merge.h"
+#include "launch/place_call.h"
 #include "numerics/convert.h"
 #include "problem/tensor_checks.h"
 #include "select/select_kernel.h"
@@ -86,8 +88,7 @@ Status validate_merge(const MergeArgs& args) {
   FLASHPRIME_REQUIRE(args.tokens_with_prefix <= tokens, StatusCode::kShape,
                      "tokens_with_prefix: got ", args.tokens_with_prefix, ", wanted at most ",
                      tokens, ", the tokens of prefix_out");
-  FLASHPRIME_RETURN_IF_ERROR(check_aliases(args));
-  return check_output_scale_value(args.output_scale);
+  return check_aliases(args);
 }
 
 // How one format is kept in memory.
@@ -219,9 +220,8 @@ MergeToken select_merge_token(const MergeArgs& args) {
   }
 }
 
-Status run_merge(const MergeArgs& args, const ExecutionOptions& options) {
-  FLASHPRIME_RETURN_IF_ERROR(validate_merge(args));
-  FLASHPRIME_RETURN_IF_ERROR(check_cpu_device(options));
+Status run_on_cpu(const MergeArgs& args, const ExecutionOptions& options) {
+  FLASHPRIME_RETURN_IF_ERROR(check_output_scale_value(args.output_scale));
   const StatusOr<ParallelFor> parallel_for = select_parallel_for(options);
   FLASHPRIME_RETURN_IF_ERROR(parallel_for.status());
   const MergeToken merge_one = select_merge_token(args);
@@ -236,11 +236,22 @@ Status run_merge(const MergeArgs& args, const ExecutionOptions& options) {
   return ok_status();
 }
 
+Status run_merge(const MergeArgs& args, const ExecutionOptions& options, StreamHandle stream) {
+  FLASHPRIME_RETURN_IF_ERROR(validate_merge(args));
+  const NamedTensor tensors[] = {
+      {"prefix_out", args.prefix_out},    {"prefix_lse", args.prefix_lse},
+      {"suffix_out", args.suffix_out},    {"suffix_lse", args.suffix_lse},
+      {"out", as_const(args.out)},        {"lse", as_const(args.lse)},
+      {"output_scale", args.output_scale}};
+  const StatusOr<const GpuDevice*> gpu = place_call(options.device, tensors);
+  FLASHPRIME_RETURN_IF_ERROR(gpu.status());
+  return *gpu == nullptr ? run_on_cpu(args, options) : launch_merge(**gpu, args, stream);
+}
+
 }  // namespace
 
-Status merge_states(const MergeArgs& args, const ExecutionOptions& options,
-                    StreamHandle /*stream*/) {
-  return without_exceptions([&] { return run_merge(args, options); });
+Status merge_states(const MergeArgs& args, const ExecutionOptions& options, StreamHandle stream) {
+  return without_exceptions([&] { return run_merge(args, options, stream); });
 }
 
 }  // namespace flashprime

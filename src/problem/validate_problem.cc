@@ -20,6 +20,12 @@ struct Rows {
   int64_t k = 0;
 };
 
+// Rows of q and of k, as the joined tensor or its first part has them.
+Rows rows_of(const PrefillArgs& args) {
+  return {(args.q.present() ? args.q : args.q_nope).shape[0],
+          (args.k.present() ? args.k : args.k_nope).shape[0]};
+}
+
 // Joined or in two parts, and not both.
 Status check_parts(std::string_view name, const TensorView& joined, const TensorView& nope,
                    const TensorView& pe, int32_t rope) {
@@ -38,7 +44,7 @@ Status check_parts(std::string_view name, const TensorView& joined, const Tensor
   return ok_status();
 }
 
-Status check_inputs(const PrefillProblem& problem, const PrefillArgs& args, Rows* rows) {
+Status check_inputs(const PrefillProblem& problem, const PrefillArgs& args) {
   const auto [nope, rope, dim_v] = problem.dims;
   const int64_t dim_qk = int64_t{nope} + rope;
   const int64_t heads = problem.num_heads;
@@ -47,9 +53,7 @@ Status check_inputs(const PrefillProblem& problem, const PrefillArgs& args, Rows
   FLASHPRIME_RETURN_IF_ERROR(check_parts("q", args.q, args.q_nope, args.q_pe, rope));
   FLASHPRIME_RETURN_IF_ERROR(check_parts("k", args.k, args.k_nope, args.k_pe, rope));
   FLASHPRIME_REQUIRE(args.v.present(), StatusCode::kShape, "v: absent, wanted [Tk, H, v]");
-  rows->q = (args.q.present() ? args.q : args.q_nope).shape[0];
-  rows->k = (args.k.present() ? args.k : args.k_nope).shape[0];
-  const auto [tq, tk] = *rows;
+  const auto [tq, tk] = rows_of(args);
 
   TensorSpec k_pe{"k_pe", dtype, 2, {tk, rope}, "[Tk, rope] (or [Tk, 1, rope])"};
   if (args.k_pe.rank == 3) k_pe = {"k_pe", dtype, 3, {tk, 1, rope}, "[Tk, 1, rope]"};
@@ -87,9 +91,8 @@ Status check_outputs(const PrefillProblem& problem, const PrefillArgs& args, con
   return check_output_scale(args.output_scale, problem.out_dtype);
 }
 
-// One cu_seqlens: its view, then its contents, then the stated maximum.
-Status check_cu_seqlens(std::string_view name, const TensorView& view, std::string_view rows_name,
-                        int64_t rows, std::string_view max_name, int64_t max_seqlen) {
+Status check_cu_view(std::string_view name, const TensorView& view, std::string_view rows_name,
+                     int64_t rows) {
   constexpr StatusCode kCode = StatusCode::kCuSeqlens;
   FLASHPRIME_REQUIRE(view.rank == 1, kCode, name, ": got rank ", view.rank,
                      ", wanted rank 1, [B + 1]");
@@ -106,8 +109,14 @@ Status check_cu_seqlens(std::string_view name, const TensorView& view, std::stri
                        rows_name, ", covered");
     return ok_status();
   }
-  FLASHPRIME_RETURN_IF_ERROR(check_memory(view, {name, Dtype::kInt32}));
+  return check_memory(view, {name, Dtype::kInt32});
+}
 
+// The contents of one cu_seqlens, and the stated maximum.
+Status check_cu_values(std::string_view name, const TensorView& view, std::string_view rows_name,
+                       int64_t rows, std::string_view max_name, int64_t max_seqlen) {
+  if (view.data == nullptr) return ok_status();  // no sequence
+  constexpr StatusCode kCode = StatusCode::kCuSeqlens;
   const int32_t* cu = static_cast<const int32_t*>(view.data);
   const int64_t batch = view.shape[0] - 1;
   FLASHPRIME_REQUIRE(cu[0] == 0, kCode, name, "[0]: got ", cu[0], ", wanted 0");
@@ -124,24 +133,13 @@ Status check_cu_seqlens(std::string_view name, const TensorView& view, std::stri
   return ok_status();
 }
 
-Status check_lengths(const PrefillProblem& problem, const PrefillArgs& args, const Rows& rows) {
-  FLASHPRIME_RETURN_IF_ERROR(check_cu_seqlens("cu_seqlens_q", args.cu_seqlens_q, "q", rows.q,
-                                              "max_seqlen_q", args.max_seqlen_q));
-  FLASHPRIME_RETURN_IF_ERROR(check_cu_seqlens("cu_seqlens_k", args.cu_seqlens_k, "k", rows.k,
-                                              "max_seqlen_k", args.max_seqlen_k));
+Status check_cu_views(const PrefillArgs& args, const Rows& rows) {
+  FLASHPRIME_RETURN_IF_ERROR(check_cu_view("cu_seqlens_q", args.cu_seqlens_q, "q", rows.q));
+  FLASHPRIME_RETURN_IF_ERROR(check_cu_view("cu_seqlens_k", args.cu_seqlens_k, "k", rows.k));
   const int64_t length = args.cu_seqlens_q.shape[0];
   FLASHPRIME_REQUIRE(args.cu_seqlens_k.shape[0] == length, StatusCode::kCuSeqlens,
                      "cu_seqlens_k: got length ", args.cu_seqlens_k.shape[0], ", wanted ", length,
                      ", the length of cu_seqlens_q");
-  if (problem.self_attention && length > 1) {
-    const int32_t* cu_q = static_cast<const int32_t*>(args.cu_seqlens_q.data);
-    const int32_t* cu_k = static_cast<const int32_t*>(args.cu_seqlens_k.data);
-    for (int64_t b = 0; b < length; ++b) {
-      FLASHPRIME_REQUIRE(cu_q[b] == cu_k[b], StatusCode::kCuSeqlens, "cu_seqlens_k[", b, "]: got ",
-                         cu_k[b], ", wanted ", cu_q[b],
-                         ", as cu_seqlens_q has, because self_attention is declared");
-    }
-  }
   return ok_status();
 }
 
@@ -162,14 +160,13 @@ Status check_aliases(const PrefillArgs& args) {
   return check_no_overlap({"lse", as_const(args.lse)}, {{"out", as_const(args.out)}});
 }
 
-Status check_numbers(const PrefillArgs& args) {
-  const float scale = args.softmax_scale;
+Status check_softmax_scale(float scale) {
   FLASHPRIME_REQUIRE(!std::isnan(scale), StatusCode::kNumeric,
                      "softmax_scale: got NaN, which is also its value when not set, wanted a "
                      "finite number of 0 or more");
   FLASHPRIME_REQUIRE(std::isfinite(scale) && scale >= 0.0f, StatusCode::kNumeric,
                      "softmax_scale: got ", scale, ", wanted a finite number of 0 or more");
-  return check_output_scale_value(args.output_scale);
+  return ok_status();
 }
 
 RowTensor row_tensor(const TensorView& view, int64_t first_element = 0) {
@@ -223,15 +220,34 @@ std::vector<Status> find_problem_defects(const PrefillProblem& problem) {
   return defects;
 }
 
-Status validate_prefill(const PrefillProblem& problem, const PrefillArgs& args) {
+Status validate_views(const PrefillProblem& problem, const PrefillArgs& args) {
   const std::vector<Status> defects = find_problem_defects(problem);
   if (!defects.empty()) return defects.front();
-  Rows rows;
-  FLASHPRIME_RETURN_IF_ERROR(check_inputs(problem, args, &rows));
+  FLASHPRIME_RETURN_IF_ERROR(check_inputs(problem, args));
+  const Rows rows = rows_of(args);
   FLASHPRIME_RETURN_IF_ERROR(check_outputs(problem, args, rows));
-  FLASHPRIME_RETURN_IF_ERROR(check_lengths(problem, args, rows));
+  FLASHPRIME_RETURN_IF_ERROR(check_cu_views(args, rows));
   FLASHPRIME_RETURN_IF_ERROR(check_aliases(args));
-  return check_numbers(args);
+  return check_softmax_scale(args.softmax_scale);
+}
+
+Status validate_values(const PrefillProblem& problem, const PrefillArgs& args) {
+  const Rows rows = rows_of(args);
+  FLASHPRIME_RETURN_IF_ERROR(check_cu_values("cu_seqlens_q", args.cu_seqlens_q, "q", rows.q,
+                                             "max_seqlen_q", args.max_seqlen_q));
+  FLASHPRIME_RETURN_IF_ERROR(check_cu_values("cu_seqlens_k", args.cu_seqlens_k, "k", rows.k,
+                                             "max_seqlen_k", args.max_seqlen_k));
+  const int64_t length = args.cu_seqlens_q.shape[0];
+  if (problem.self_attention && length > 1) {
+    const int32_t* cu_q = static_cast<const int32_t*>(args.cu_seqlens_q.data);
+    const int32_t* cu_k = static_cast<const int32_t*>(args.cu_seqlens_k.data);
+    for (int64_t b = 0; b < length; ++b) {
+      FLASHPRIME_REQUIRE(cu_q[b] == cu_k[b], StatusCode::kCuSeqlens, "cu_seqlens_k[", b, "]: got ",
+                         cu_k[b], ", wanted ", cu_q[b],
+                         ", as cu_seqlens_q has, because self_attention is declared");
+    }
+  }
+  return check_output_scale_value(args.output_scale);
 }
 
 PrefillTraits make_traits(const PrefillProblem& problem) {

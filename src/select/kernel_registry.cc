@@ -2,11 +2,17 @@
 #include "select/kernel_registry.h"
 
 #include "checks.h"
+#include "cpu/cpu_kernels.h"
 #include "cpu/fast_target.h"
+#include "launch/launch_prefill.h"
 #include "problem/tensor_checks.h"
+#include "problem/validate_problem.h"
+#include "select/select_kernel.h"
 
 namespace flashprime {
 namespace {
+
+const std::vector<MaskKind> kAllMasks = {MaskKind::kFull, MaskKind::kCausal, MaskKind::kWindow};
 
 std::string names(const std::vector<Dtype>& dtypes) {
   std::string text;
@@ -28,54 +34,109 @@ KernelRow with_words(KernelRow row) {
   return row;
 }
 
-std::vector<KernelRow> make_registry() {
-  const std::vector<Dtype> inputs = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32};
-  const std::vector<MaskKind> all_masks = {MaskKind::kFull, MaskKind::kCausal, MaskKind::kWindow};
-  const char* any_dims = "nope >= 1, rope >= 0, v >= 1";
+// The portable GPU kernel.
+KernelRow sm80_row() {
+  KernelRow row;
+  row.info.name = "sm80_mla_prefill";
+  row.info.device = DeviceKind::kCuda;
+  row.info.summary = "mma.sync and cp.async: every GPU from compute capability 8.0 on";
+  row.info.head_dims = "multiples of 16, nope + rope <= 256, v <= 256";
+  row.info.tested_on =
+      "H200 (sm_90a); compiled, not run: sm_80, sm_86, sm_89, sm_100a, sm_103a, "
+      "sm_120a, sm_121a";
+  row.dtypes = {Dtype::kBf16, Dtype::kFp16};
+  row.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kE4m3};
+  row.masks = kAllMasks;
+  row.max_splits = kMaxSplits;
+  row.unavailable_reason = [](const Device& device) -> std::string {
+    const StatusOr<const cuda::Driver*> driver = cuda::Driver::get();
+    if (!driver.ok()) return driver.status().message();
+    const StatusOr<cuda::DeviceProperties> properties = (*driver)->device(device.index);
+    if (!properties.ok()) return properties.status().message();
+    if (!archs_for_device(properties->sm).empty()) return {};
+    return concat("device: got ", properties->name, " of compute capability ", properties->sm / 10,
+                  '.', properties->sm % 10, ", wanted 8.0 or later");
+  };
+  row.dims_reason = [](const HeadDims& dims) -> std::string {
+    const auto fits = [](int32_t dim) { return dim % 16 == 0 && dim <= 256; };
+    if (fits(dims.nope) && fits(dims.rope) && fits(dims.v) && dims.nope + dims.rope <= 256)
+      return {};
+    return concat("dims: got nope ", dims.nope, ", rope ", dims.rope, ", v ", dims.v,
+                  ", wanted multiples of 16 with nope + rope <= 256 and v <= 256");
+  };
+  row.run_description = [](const PrefillProblem& problem, const Device& device,
+                           const std::string&) -> std::string {
+    const StatusOr<const GpuDevice*> gpu = GpuDevice::get(device.index);
+    if (!gpu.ok()) return gpu.status().message();
+    return concat((*gpu)->properties.name, ", ",
+                  sm80_prefill_key(make_traits(problem), (*gpu)->archs.front()).to_string());
+  };
+  row.run = [](const KernelCall& call) {
+    return launch_prefill(*call.gpu, call.problem, make_params(call.problem, call.args),
+                          {call.args.workspace, call.args.workspace_bytes}, call.stream);
+  };
+  row.workspace_bytes = [](const KernelCall& call) {
+    return gpu_workspace_bytes(call.problem, make_params(call.problem, call.args), *call.gpu);
+  };
+  return row;
+}
 
-  KernelRow fast;
-  fast.info.name = "cpu_fast";
-  fast.info.device = DeviceKind::kCpu;
-  fast.info.summary = "blocked online softmax in fp32, SIMD, all cores";
-  fast.info.head_dims = any_dims;
-  fast.info.tested_on = "x86-64: AVX2 with FMA, AVX-512";
-  fast.dtypes = inputs;
-  fast.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kE4m3};
-  fast.masks = all_masks;
-  fast.max_splits = 1;
-  fast.unavailable_reason = [] {
+// What the CPU kernels have in common: all dims that the operator defines, no workspace.
+KernelRow cpu_row() {
+  KernelRow row;
+  row.info.device = DeviceKind::kCpu;
+  row.info.head_dims = "nope >= 1, rope >= 0, v >= 1";
+  row.dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32};
+  row.masks = kAllMasks;
+  row.max_splits = 1;
+  row.dims_reason = [](const HeadDims&) { return std::string(); };
+  row.workspace_bytes = [](const KernelCall&) -> StatusOr<int64_t> { return int64_t{0}; };
+  return row;
+}
+
+KernelRow fast_row() {
+  KernelRow row = cpu_row();
+  row.info.name = "cpu_fast";
+  row.info.summary = "blocked online softmax in fp32, SIMD, all cores";
+  row.info.tested_on = "x86-64: AVX2 with FMA, AVX-512";
+  row.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kE4m3};
+  row.unavailable_reason = [](const Device&) {
     return std::string(*cpu::fast_isa_target() != '\0'
                            ? ""
                            : "processor: got none of the SIMD targets of this build, wanted AVX2 "
                              "with FMA or better");
   };
-  fast.run_description = [](const std::string& threads) {
+  row.run_description = [](const PrefillProblem&, const Device&, const std::string& threads) {
     return concat(cpu::fast_isa_target(), ", tiles of ", cpu::kFastBlockQ, " queries, ", threads);
   };
-  fast.run = [](const PrefillTraits& traits, const PrefillParams& params,
-                const ParallelFor& parallel_for) {
-    return cpu::run_fast(traits, params, parallel_for);
+  row.run = [](const KernelCall& call) -> Status {
+    const StatusOr<ParallelFor> parallel_for = select_parallel_for(call.options);
+    FLASHPRIME_RETURN_IF_ERROR(parallel_for.status());
+    return cpu::run_fast(make_traits(call.problem), make_params(call.problem, call.args),
+                         *parallel_for);
   };
+  return row;
+}
 
-  KernelRow reference;
-  reference.info.name = "cpu_reference";
-  reference.info.device = DeviceKind::kCpu;
-  reference.info.summary = "plain loops in fp64, one thread: the definition of the operator";
-  reference.info.head_dims = any_dims;
-  reference.info.tested_on = "x86-64";
-  reference.dtypes = inputs;
-  reference.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kFp64, Dtype::kE4m3};
-  reference.masks = all_masks;
-  reference.max_splits = 1;
-  reference.unavailable_reason = [] { return std::string(); };
-  reference.run_description = [](const std::string&) {
+KernelRow reference_row() {
+  KernelRow row = cpu_row();
+  row.info.name = "cpu_reference";
+  row.info.summary = "plain loops in fp64, one thread: the definition of the operator";
+  row.info.tested_on = "x86-64";
+  row.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kFp64, Dtype::kE4m3};
+  row.unavailable_reason = [](const Device&) { return std::string(); };
+  row.run_description = [](const PrefillProblem&, const Device&, const std::string&) {
     return std::string("scalar fp64, 1 thread");
   };
-  reference.run = [](const PrefillTraits& traits, const PrefillParams& params, const ParallelFor&) {
-    return cpu::run_reference(traits, params);
+  row.run = [](const KernelCall& call) -> Status {
+    FLASHPRIME_RETURN_IF_ERROR(select_parallel_for(call.options).status());
+    return cpu::run_reference(make_traits(call.problem), make_params(call.problem, call.args));
   };
+  return row;
+}
 
-  return {with_words(fast), with_words(reference)};
+std::vector<KernelRow> make_registry() {
+  return {with_words(sm80_row()), with_words(fast_row()), with_words(reference_row())};
 }
 
 }  // namespace

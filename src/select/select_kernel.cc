@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "checks.h"
+#include "cpu/cpu_kernels.h"
 #include "cpu/thread_pool.h"
 #include "problem/tensor_checks.h"
 #include "problem/validate_problem.h"
@@ -27,15 +28,16 @@ std::string device_name(const Device& device) {
 }
 
 // Every reason why `row` cannot run the problem, in the order device, dtype, dependencies, dims,
-// mask, rest. CPU kernels take all dims that the operator defines.
+// mask, rest.
 std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem& problem,
-                                      const ExecutionOptions& options) {
+                                      const ExecutionOptions& options, const Device& device) {
   std::vector<std::string> reasons;
   const auto require = [&](bool condition, const auto&... message) {
     if (!condition) reasons.push_back(concat(message...));
   };
-  const Status device = check_cpu_device(options);
-  require(device.ok(), device.message());
+  const bool right_device = device.kind == DeviceKind::kAuto || device.kind == row.info.device;
+  require(right_device, "device: got ", device_name(device), ", wanted ",
+          row.info.device == DeviceKind::kCpu ? "cpu" : "cuda");
 
   const std::vector<Status> defects = find_problem_defects(problem);
   for (const Status& defect : defects) reasons.push_back(defect.message());
@@ -44,12 +46,17 @@ std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem
             ", wanted one of ", row.info.dtypes);
     require(contains(row.out_dtypes, problem.out_dtype), "out_dtype: got ",
             dtype_name(problem.out_dtype), ", wanted one of ", row.info.out_dtypes);
-    const std::string unavailable = row.unavailable_reason();
-    require(unavailable.empty(), unavailable);
+    if (right_device) {
+      const std::string unavailable = row.unavailable_reason(device);
+      require(unavailable.empty(), unavailable);
+    }
+    const std::string dims = row.dims_reason(problem.dims);
+    require(dims.empty(), dims);
     require(contains(row.masks, problem.mask.kind), "mask: got ", mask_name(problem.mask.kind),
             ", wanted one of ", row.info.masks);
     require(problem.num_splits <= row.max_splits, "num_splits: got ", problem.num_splits,
-            ", wanted at most ", row.max_splits, ": this kernel does not split keys");
+            ", wanted at most ", row.max_splits,
+            row.max_splits == 1 ? ": this kernel does not split keys" : "");
   }
   require(options.kernel.empty() || options.kernel == row.info.name, "kernel: got ", options.kernel,
           ", which the caller forces");
@@ -73,12 +80,9 @@ std::string threads_text(const ExecutionOptions& options) {
 
 }  // namespace
 
-Status check_cpu_device(const ExecutionOptions& options) {
-  const DeviceKind device = options.device.kind;
-  FLASHPRIME_REQUIRE(device == DeviceKind::kAuto || device == DeviceKind::kCpu,
-                     StatusCode::kUnsupported, "device: got ", device_name(options.device),
-                     ", wanted cpu; this build has no CUDA kernels");
-  return ok_status();
+Device device_of(const GpuDevice* gpu) {
+  if (gpu == nullptr) return {DeviceKind::kCpu, 0};
+  return {DeviceKind::kCuda, gpu->properties.id};
 }
 
 StatusOr<ParallelFor> select_parallel_for(const ExecutionOptions& options) {
@@ -93,12 +97,12 @@ Explanation explain(const PrefillProblem& problem, const ExecutionOptions& optio
   for (const KernelRow& row : kernel_registry()) {
     KernelVerdict verdict;
     verdict.kernel = row.info.name;
-    verdict.reasons = find_reasons(row, problem, options);
+    verdict.reasons = find_reasons(row, problem, options, options.device);
     verdict.supported = verdict.reasons.empty();
     if (verdict.supported && !explanation.supported) {
       explanation.supported = true;
       explanation.kernel = row.info.name;
-      explanation.detail = row.run_description(threads_text(options));
+      explanation.detail = row.run_description(problem, options.device, threads_text(options));
     }
     explanation.verdicts.push_back(verdict);
   }
@@ -106,7 +110,7 @@ Explanation explain(const PrefillProblem& problem, const ExecutionOptions& optio
 }
 
 StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
-                                         const ExecutionOptions& options) {
+                                         const ExecutionOptions& options, const Device& device) {
   const std::vector<KernelRow>& registry = kernel_registry();
   if (!options.kernel.empty()) {
     std::string known;
@@ -118,7 +122,7 @@ StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
   }
   std::string all_reasons;
   for (const KernelRow& row : registry) {
-    const std::vector<std::string> reasons = find_reasons(row, problem, options);
+    const std::vector<std::string> reasons = find_reasons(row, problem, options, device);
     if (reasons.empty()) return &row;
     all_reasons += concat("\n  ", row.info.name, ":");
     for (const std::string& reason : reasons) all_reasons += concat("\n    ", reason);

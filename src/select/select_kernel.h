@@ -6,12 +6,13 @@
 
 namespace flashprime {
 
-// The kernel that prefill() runs. kUnsupported with every kernel's reasons if there is none.
+// The kernel that prefill() runs on a device. kUnsupported with every kernel's reasons if there is
+// none.
 StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
-                                         const ExecutionOptions& options);
+                                         const ExecutionOptions& options, const Device& device);
 
-// Whether the call may run on the CPU: this build has no other device.
-Status check_cpu_device(const ExecutionOptions& options);
+// The device of a call that place_call() has put there.
+Device device_of(const GpuDevice* gpu);
 
 // The loop that a call's tiles go through: the caller's, or the library's pool.
 StatusOr<ParallelFor> select_parallel_for(const ExecutionOptions& options);

@@ -17,8 +17,12 @@ namespace flashprime::cases {
 /// Anything that claims to be prefill().
 using Implementation = std::function<Status(const PrefillProblem&, const PrefillArgs&)>;
 
-/// prefill() under `options`.
+/// prefill() under `options`; on a GPU with copies of the tensors (staging.h).
 Implementation library_prefill(ExecutionOptions options);
+
+/// The dtype of the softmax weights in the kernels that `options` run: tensor cores multiply them
+/// in the dtype of V, the CPU kernels in fp32.
+Dtype weights_dtype(const ExecutionOptions& options, Dtype dtype);
 
 /// What was measured. Errors are over the checked rows; o is the oracle, r its correct rounding.
 struct Metrics {
@@ -49,11 +53,14 @@ struct CheckOptions {
   int64_t oracle_work = 30'000'000;
   /// Runs the case a second time with fp32 output, for the error before rounding.
   bool preround = true;
+  /// What the kernel under test rounds the softmax weights to before it multiplies them with V.
+  Dtype weights = Dtype::kFp32;
 };
 
 /// A case with its data and its oracle, ready to judge any number of implementations. Criteria:
 ///  - every element lies in [round(o - d), round(o + d)] with d = element_factor * allowance *
-///    max |v|, allowance = preround_rel_rms + preround_per_logit * S, S = scale max_j sum|q_i k_ij|
+///    max |v|, allowance = preround_rel_rms + preround_per_logit * S + W, S = scale max_j sum|q_i
+///    k_ij|, W half an ulp of the weights' dtype at 1 where that is not fp32
 ///  - rms(out - o) <= max_rms_over_ideal * rms(r - o) + allowance * rms(o)
 ///  - fp32 output: rms(out32 - o) <= allowance * rms(o); |bias| <= allowance where V has one sign
 ///  - LSE within its bound; the same LSE with fp32 output

@@ -10,6 +10,7 @@
 
 #include "flashprime/random.h"
 #include "tests/cases/number_formats.h"
+#include "tests/cases/staging.h"
 
 namespace flashprime::cases {
 namespace {
@@ -230,7 +231,7 @@ DenseResult run(const DenseBatch& batch, const ExecutionOptions& execution, unsi
   args.cu_seqlens_k = vector_view(cu_k);
   args.max_seqlen_q = batch.max_seqlen_q;
   args.max_seqlen_k = batch.max_seqlen_k;
-  result.status = prefill(problem, args, execution);
+  result.status = staged_prefill(problem, args, execution);
   return result;
 }
 
@@ -309,6 +310,10 @@ DenseResult run_layer(const DenseBatch& batch, const ContextPlan& plan,
     return views;
   };
 
+  if (execution.device.kind == DeviceKind::kCuda) {
+    result.status = staged_prefill_layer(problem, args, plan, source, execution);
+    return result;
+  }
   const auto bytes = prefill_layer_workspace_bytes(problem, args, plan, execution);
   if (!bytes.ok()) {
     result.status = bytes.status();

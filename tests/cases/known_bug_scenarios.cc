@@ -15,6 +15,7 @@
 #include "tests/cases/known_bugs.h"
 #include "tests/cases/number_formats.h"
 #include "tests/cases/sparse_memory.h"
+#include "tests/cases/staging.h"
 #include "tests/cases/tensors.h"
 
 namespace flashprime::cases {
@@ -249,7 +250,7 @@ DenseResult merged(const DenseResult& prefix, const DenseResult& suffix,
                                            {result.rows, result.heads, result.dim_v});
   args.lse =
       MutableTensorView::contiguous(result.lse.data(), Dtype::kFp32, {result.heads, result.rows});
-  result.status = merge_states(args, execution);
+  result.status = staged_merge_states(args, execution);
   return result;
 }
 
@@ -283,7 +284,7 @@ std::vector<std::string> null_tensors_without_rows(const ExecutionOptions& execu
     for (const int64_t entries : {1, 2}) {  // an empty batch, and one empty sequence
       args.cu_seqlens_q = TensorView::contiguous(none.data(), Dtype::kInt32, {entries});
       args.cu_seqlens_k = args.cu_seqlens_q;
-      findings.expect_ok(prefill(problem, args, execution), "no rows, null data");
+      findings.expect_ok(staged_prefill(problem, args, execution), "no rows, null data");
     }
   }
   return findings.take();
@@ -308,7 +309,7 @@ std::vector<std::string> padded_storage(const ExecutionOptions& execution, uint6
     args.cu_seqlens_q = TensorView::contiguous(cu.data(), Dtype::kInt32, {4});
     args.cu_seqlens_k = args.cu_seqlens_q;
     args.softmax_scale = 0.1f;
-    findings.expect_code(prefill(problem, args, execution), StatusCode::kCuSeqlens,
+    findings.expect_code(staged_prefill(problem, args, execution), StatusCode::kCuSeqlens,
                          "cu_seqlens that are not the rows");
     findings.expect(
         std::all_of(out.begin(), out.end(), [](std::byte b) { return b == std::byte{0x77}; }),
@@ -325,7 +326,7 @@ DenseResult case_bits(const Case& c, const ExecutionOptions& execution, uint64_t
   args.out = outputs.out();
   args.lse = outputs.lse();
   DenseResult result;
-  result.status = prefill(c.problem(), args, execution);
+  result.status = staged_prefill(c.problem(), args, execution);
   result.dtype = c.out_dtype;
   result.rows = c.total_q();
   result.heads = c.heads;
@@ -481,16 +482,19 @@ std::vector<std::string> strided_context_output(const ExecutionOptions& executio
     view.v = TensorView::contiguous(part.v.data(), Dtype::kBf16, {part.total_k(), 3, 128});
     views.push_back(view);
   }
-  const auto bytes = prefill_layer_workspace_bytes(batch.problem, args, plan, execution);
-  if (!bytes.ok()) return {bytes.status().to_string()};
-  std::vector<std::byte> memory(static_cast<size_t>(*bytes) + 256);
-  void* aligned = memory.data();
-  size_t space = memory.size();
-  args.workspace = std::align(256, static_cast<size_t>(*bytes), aligned, space);
-  args.workspace_bytes = *bytes;
-  findings.expect_ok(
-      prefill_layer(batch.problem, args, plan, context_from_views(std::move(views)), execution),
-      "strided out");
+  std::vector<std::byte> memory;
+  if (execution.device.kind != DeviceKind::kCuda) {
+    const auto bytes = prefill_layer_workspace_bytes(batch.problem, args, plan, execution);
+    if (!bytes.ok()) return {bytes.status().to_string()};
+    memory.resize(static_cast<size_t>(*bytes) + 256);
+    void* aligned = memory.data();
+    size_t space = memory.size();
+    args.workspace = std::align(256, static_cast<size_t>(*bytes), aligned, space);
+    args.workspace_bytes = *bytes;
+  }
+  findings.expect_ok(staged_prefill_layer(batch.problem, args, plan,
+                                          context_from_views(std::move(views)), execution),
+                     "strided out");
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t h = 0; h < 3; ++h) {
       findings.expect(
@@ -551,7 +555,7 @@ void check_sparse_rows(Findings& findings, const ExecutionOptions& execution, ui
   args.softmax_scale = tail.softmax_scale;
   args.out = MutableTensorView::contiguous(result.out.data(), Dtype::kBf16, {total_q, heads, 128});
   args.lse = MutableTensorView::contiguous(result.lse.data(), Dtype::kFp32, {heads, total_q});
-  findings.expect_ok(prefill(tail.problem, args, execution), what);
+  findings.expect_ok(staged_prefill(tail.problem, args, execution), what);
 
   const DenseResult alone = run(tail, execution);
   const double uniform = std::log(static_cast<double>(rows - tail_rows));
@@ -627,7 +631,7 @@ std::vector<std::string> merge_beyond_2_to_32(const ExecutionOptions& execution,
   args.prefix_lse = TensorView::contiguous(lse.data(), Dtype::kFp32, {1, kTokens});
   args.suffix_lse = TensorView::contiguous(suffix_lse.data(), Dtype::kFp32, {1, kTokens});
   args.lse = MutableTensorView::contiguous(out_lse.data(), Dtype::kFp32, {1, kTokens});
-  findings.expect_ok(merge_states(args, execution), "merge of 262,146 x 128 x 128");
+  findings.expect_ok(staged_merge_states(args, execution), "merge of 262,146 x 128 x 128");
   for (int64_t t = 0; t < kTail; ++t) {
     const double wp = std::exp(static_cast<double>(t) * 0.25);
     const double ws = std::exp(0.25);

@@ -44,6 +44,7 @@ CaseReport run_case(const Case& c, const SuiteOptions& options) {
   }
   CheckOptions check;
   check.seed = options.seed;
+  check.weights = weights_dtype(options.execution, c.dtype);
   auto checker = CaseChecker::make(c, check);
   if (checker.ok()) {
     report.verdict = (*checker)->check(library_prefill(options.execution));

@@ -12,6 +12,7 @@
 #include "tests/cases/accuracy.h"
 #include "tests/cases/dense_batch.h"
 #include "tests/cases/number_formats.h"
+#include "tests/cases/staging.h"
 #include "tests/cases/tensors.h"
 
 namespace flashprime {
@@ -22,19 +23,25 @@ using cases::DenseBatch;
 using cases::DenseResult;
 using cases::Layout;
 
+// cpu_fast, or the kernel that the environment names.
 ExecutionOptions fast(int32_t threads = 0) {
-  ExecutionOptions options;
-  options.kernel = "cpu_fast";
+  ExecutionOptions options = cases::execution_under_test();
+  if (options.kernel.empty()) options.kernel = "cpu_fast";
   options.num_threads = threads;
   return options;
+}
+
+bool on_gpu() {
+  return fast().device.kind == DeviceKind::kCuda;
 }
 
 Mask mask_of(MaskKind kind, int64_t left = -1, int64_t right = -1) {
   return {kind, left, right};
 }
 
-DenseResult run_ok(const DenseBatch& batch, const ExecutionOptions& options = fast(),
+DenseResult run_ok(DenseBatch batch, const ExecutionOptions& options = fast(),
                    unsigned char garbage = 0xff) {
+  batch.problem.batch_invariant = true;
   DenseResult result = cases::run(batch, options, garbage);
   EXPECT_TRUE(result.status.ok()) << result.status.to_string();
   return result;
@@ -153,7 +160,9 @@ std::vector<double> values_of(const Case& c, uint64_t seed) {
   PrefillArgs args = inputs.args();
   args.out = outputs.out();
   args.lse = outputs.lse();
-  const Status status = prefill(c.problem(), args, fast());
+  PrefillProblem problem = c.problem();
+  problem.batch_invariant = true;
+  const Status status = cases::staged_prefill(problem, args, fast());
   EXPECT_TRUE(status.ok()) << status.to_string();
   std::vector<double> values;
   const bool heads_first = c.lse_layout == LseLayout::kHeadsTokens;
@@ -184,6 +193,7 @@ TEST(LayoutInvariance, StridesOffsetsAndPartsDoNotMatter) {
       plain.k_split = split;  // the shared rope part makes other numbers than separate ones
       const std::vector<double> wanted = values_of(plain, 9);
       for (const Layout layout : layouts) {
+        if (on_gpu() && layout == Layout::kOdd) continue;  // refused: rows that are not aligned
         Case c = plain;
         c.q_layout = c.k_layout = c.v_layout = c.out_layout = layout;
         EXPECT_EQ(values_of(c, 9), wanted) << layout_name(layout);
@@ -220,12 +230,15 @@ TEST(LayoutInvariance, SharedRopePartEqualsItsCopiesInEveryHead) {
   PrefillArgs args = shared.args();
   args.out = outputs.out();
   args.lse = outputs.lse();
-  ASSERT_TRUE(prefill(split.problem(), args, fast()).ok());
+  PrefillProblem problem = split.problem();
+  problem.batch_invariant = true;
+  ASSERT_TRUE(cases::staged_prefill(problem, args, fast()).ok());
   EXPECT_EQ(std::memcmp(args.out.data, wanted.out.data(), wanted.out.size()), 0);
   EXPECT_EQ(std::memcmp(args.lse.data, wanted.lse.data(), wanted.lse.size() * 4), 0);
 }
 
 TEST(Threads, TheirNumberDoesNotMatter) {
+  if (on_gpu()) GTEST_SKIP() << "threads of the CPU";
   for (const Mask& mask : kMasks) {
     const DenseBatch batch = mixed_batch(mask, 3, 11);
     const DenseResult one = run_ok(batch, fast(1));
@@ -236,6 +249,7 @@ TEST(Threads, TheirNumberDoesNotMatter) {
 }
 
 TEST(Threads, TheCallersLoopMayRunBodiesInAnyOrder) {
+  if (on_gpu()) GTEST_SKIP() << "threads of the CPU";
   const DenseBatch batch = mixed_batch(kMasks[0], 3, 12);
   const DenseResult own = run_ok(batch);
   ExecutionOptions reversed = fast();
@@ -279,8 +293,9 @@ TEST(OutputDtype, SixteenBitOutputIsTheFp32OutputRoundedOnce) {
 }
 
 TEST(Layer, BitsDoNotDependOnThreadsNeighboursOrOldMemory) {
-  const DenseBatch batch = DenseBatch::random({128, 64, 128}, 3, Dtype::kBf16, kMasks[0],
-                                              {20, 1, 64, 7}, {20, 301, 200, 90}, 14);
+  DenseBatch batch = DenseBatch::random({128, 64, 128}, 3, Dtype::kBf16, kMasks[0], {20, 1, 64, 7},
+                                        {20, 301, 200, 90}, 14);
+  batch.problem.batch_invariant = true;
   const ContextPlan plan = cases::equal_chunks(cases::context_lens(batch), 96);
   const DenseResult one = cases::run_layer(batch, plan, fast(1));
   ASSERT_TRUE(one.status.ok()) << one.status.to_string();

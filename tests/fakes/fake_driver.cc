@@ -2,7 +2,11 @@
 #include "fakes/fake_driver.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <vector>
 
 using namespace flashprime::cuda;
@@ -18,6 +22,9 @@ namespace {
 
 FakeDriverState& state = fake_driver_state;
 thread_local std::vector<Context> context_stack;
+// Allocations and their sizes.
+std::map<DevicePointer, size_t> device_memory;
+std::mutex memory_mutex;
 
 // Handles are numbers: contexts 0x100 + device, libraries and kernels count up.
 template <typename Handle>
@@ -96,6 +103,10 @@ FAKE Result cuCtxGetId(Context context, unsigned long long* id) {
   return kSuccess;
 }
 FAKE Result cuStreamGetCtx(StreamHandle, Context* context) {
+  if (state.stream_context != nullptr) {
+    *context = state.stream_context;
+    return kSuccess;
+  }
   return cuCtxGetCurrent(context);
 }
 FAKE Result cuStreamIsCapturing(StreamHandle, CaptureStatus* status) {
@@ -105,18 +116,39 @@ FAKE Result cuStreamIsCapturing(StreamHandle, CaptureStatus* status) {
 FAKE Result cuStreamSynchronize(StreamHandle) {
   return kSuccess;
 }
-FAKE Result cuPointerGetAttribute(void* data, PointerAttribute attribute, DevicePointer) {
-  if (attribute != kPointerDeviceOrdinal) return kErrorInvalidHandle;
-  *static_cast<int*>(data) = 0;
-  return kSuccess;
+FAKE Result cuPointerGetAttribute(void* data, PointerAttribute attribute, DevicePointer pointer) {
+  const std::lock_guard lock(memory_mutex);
+  const auto after = device_memory.upper_bound(pointer);
+  if (after == device_memory.begin()) return kErrorInvalidValue;
+  const auto& [begin, bytes] = *std::prev(after);
+  if (pointer >= begin + bytes) return kErrorInvalidValue;
+  switch (attribute) {
+    case kPointerMemoryType: *static_cast<unsigned int*>(data) = kMemoryDevice; return kSuccess;
+    case kPointerIsManaged: *static_cast<unsigned int*>(data) = 0; return kSuccess;
+    case kPointerDeviceOrdinal: *static_cast<int*>(data) = state.memory_device; return kSuccess;
+  }
+  return kErrorInvalidValue;
 }
 // "Device" memory is host memory.
 FAKE Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, StreamHandle) {
   std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return kSuccess;
 }
-FAKE Result cuMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle) {
-  std::memset(reinterpret_cast<void*>(to), value, bytes);
+FAKE Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t bytes, StreamHandle) {
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return kSuccess;
+}
+FAKE Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
+  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  const std::lock_guard lock(memory_mutex);
+  device_memory[reinterpret_cast<DevicePointer>(memory)] = bytes;
+  *pointer = reinterpret_cast<DevicePointer>(memory);
+  return memory != nullptr ? kSuccess : kErrorOutOfMemory;
+}
+FAKE Result cuMemFree_v2(DevicePointer pointer) {
+  const std::lock_guard lock(memory_mutex);
+  if (device_memory.erase(pointer) == 0) return kErrorInvalidValue;
+  std::free(reinterpret_cast<void*>(pointer));
   return kSuccess;
 }
 FAKE Result cuLibraryLoadData(Library* library, const void*, int*, void**, unsigned int, int*,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tests see of the fake driver: a library with the driver's entry points, one to four devices
-// without memory, and a record of what was asked of it.
+// whose memory is the host's, and a record of what was asked of it.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,8 @@ struct FakeDriverState {
   std::atomic<int> refused_loads{0};  // so many cuLibraryLoadData calls return refused_result
   int refused_result = flashprime::cuda::kErrorInvalidImage;
   int capture_status = flashprime::cuda::kCaptureNone;
+  int memory_device = 0;  // ordinal that cuPointerGetAttribute gives for what cuMemAlloc made
+  flashprime::cuda::Context stream_context = nullptr;  // of every stream; null: the current one
 
   // Of the latest launch.
   flashprime::cuda::LaunchConfig config;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cases/staging.h"
 #include "tests/cases/suite.h"
 
 namespace flashprime::cases {
@@ -34,7 +35,7 @@ std::string name_of(const testing::TestParamInfo<Scenario>& info) {
 class KnownBug : public testing::TestWithParam<Scenario> {};
 
 TEST_P(KnownBug, DoesNotComeBack) {
-  for (const std::string& line : GetParam().run(ExecutionOptions{}, 1)) ADD_FAILURE() << line;
+  for (const std::string& line : GetParam().run(execution_under_test(), 1)) ADD_FAILURE() << line;
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenario, KnownBug, testing::ValuesIn(scenarios(false)), name_of);

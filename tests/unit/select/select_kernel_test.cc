@@ -11,64 +11,83 @@
 namespace flashprime {
 namespace {
 
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-TEST(ListKernels, NamesTheCpuKernelsInOrderOfPreference) {
-  ASSERT_EQ(list_kernels().size(), 2u);
-  EXPECT_EQ(list_kernels()[0].name, "cpu_fast");
-  EXPECT_EQ(list_kernels()[1].name, "cpu_reference");
-  EXPECT_EQ(list_kernels()[0].dtypes, "bf16, fp16, fp32");
-  EXPECT_EQ(list_kernels()[0].out_dtypes, "bf16, fp16, fp32, e4m3");
-  EXPECT_EQ(list_kernels()[1].out_dtypes, "bf16, fp16, fp32, fp64, e4m3");
-  EXPECT_EQ(list_kernels()[1].masks, "full, causal, window");
+constexpr size_t kSm80 = 0;  // places in the list
+constexpr size_t kFast = 1;
+constexpr size_t kReference = 2;
+
+// Explanations of this file are those of a CPU unless they say otherwise.
+constexpr Device kCpuDevice{DeviceKind::kCpu, 0};
+
+TEST(ListKernels, NamesThemInOrderOfPreferenceGpuFirst) {
+  ASSERT_EQ(list_kernels().size(), 3u);
+  EXPECT_EQ(list_kernels()[kSm80].name, "sm80_mla_prefill");
+  EXPECT_EQ(list_kernels()[kSm80].device, DeviceKind::kCuda);
+  EXPECT_EQ(list_kernels()[kSm80].dtypes, "bf16, fp16");
+  EXPECT_EQ(list_kernels()[kFast].name, "cpu_fast");
+  EXPECT_EQ(list_kernels()[kReference].name, "cpu_reference");
+  EXPECT_EQ(list_kernels()[kFast].dtypes, "bf16, fp16, fp32");
+  EXPECT_EQ(list_kernels()[kFast].out_dtypes, "bf16, fp16, fp32, e4m3");
+  EXPECT_EQ(list_kernels()[kReference].out_dtypes, "bf16, fp16, fp32, fp64, e4m3");
+  EXPECT_EQ(list_kernels()[kReference].masks, "full, causal, window");
 }
 
 TEST(Explain, TakesTheFirstKernelThatCan) {
-  const Explanation explanation = explain({}, {.num_threads = 3});
+  const Explanation explanation = explain({}, {.device = kCpuDevice, .num_threads = 3});
   EXPECT_TRUE(explanation.supported);
-  ASSERT_EQ(explanation.verdicts.size(), 2u);
-  EXPECT_TRUE(explanation.verdicts[1].supported);
+  ASSERT_EQ(explanation.verdicts.size(), 3u);
+  EXPECT_TRUE(explanation.verdicts[kReference].supported);
   if (*cpu::fast_isa_target() == '\0') GTEST_SKIP() << "no SIMD target on this processor";
   EXPECT_EQ(explanation.kernel, "cpu_fast");
   EXPECT_THAT(explanation.detail, StartsWith(cpu::fast_isa_target()));
   EXPECT_THAT(explanation.detail, HasSubstr("3 threads"));
-  EXPECT_THAT(explanation.verdicts[0].reasons, IsEmpty());
+  EXPECT_THAT(explanation.verdicts[kFast].reasons, IsEmpty());
+  EXPECT_THAT(explanation.verdicts[kSm80].reasons, ElementsAre("device: got cpu, wanted cuda"));
 }
 
 TEST(Explain, SaysWhyAKernelWasPassedOver) {
   PrefillProblem problem;
   problem.out_dtype = Dtype::kFp64;
-  const Explanation explanation = explain(problem);
+  const Explanation explanation = explain(problem, {.device = kCpuDevice});
   EXPECT_EQ(explanation.kernel, "cpu_reference");
-  EXPECT_THAT(explanation.verdicts[0].reasons,
+  EXPECT_THAT(explanation.verdicts[kFast].reasons,
               ElementsAre("out_dtype: got fp64, wanted one of bf16, fp16, fp32, e4m3"));
 }
 
 TEST(Explain, ForcesTheKernelThatTheCallerNames) {
-  const Explanation explanation = explain({}, {.kernel = "cpu_reference"});
+  const Explanation explanation = explain({}, {.device = kCpuDevice, .kernel = "cpu_reference"});
   EXPECT_EQ(explanation.kernel, "cpu_reference");
   EXPECT_EQ(explanation.detail, "scalar fp64, 1 thread");
-  EXPECT_THAT(explanation.verdicts[0].reasons,
+  EXPECT_THAT(explanation.verdicts[kFast].reasons,
               ElementsAre("kernel: got cpu_reference, which the caller forces"));
 }
 
-TEST(Explain, GivesEveryReasonInTheOrderDeviceDtypeMaskRest) {
+TEST(Explain, GivesEveryReasonInTheOrderDeviceDtypeDimsRest) {
   PrefillProblem problem;
   problem.out_dtype = Dtype::kFp64;
-  problem.num_splits = 4;
+  problem.num_splits = 400;
+  problem.dims = {100, 60, 128};
   const Explanation explanation =
-      explain(problem, {.device = {DeviceKind::kCuda, 1}, .kernel = "cpu_reference"});
+      explain(problem, {.device = {DeviceKind::kCuda, 99}, .kernel = "cpu_reference"});
   EXPECT_FALSE(explanation.supported);
   EXPECT_EQ(explanation.kernel, "");
   EXPECT_THAT(
-      explanation.verdicts[0].reasons,
-      ElementsAre(StartsWith("device: got cuda:1"), StartsWith("out_dtype: got fp64"),
-                  StartsWith("num_splits: got 4"), StartsWith("kernel: got cpu_reference")));
-  EXPECT_THAT(explanation.verdicts[1].reasons,
-              ElementsAre(StartsWith("device: got cuda:1"), StartsWith("num_splits: got 4")));
+      explanation.verdicts[kFast].reasons,
+      ElementsAre(StartsWith("device: got cuda:99"), StartsWith("out_dtype: got fp64"),
+                  StartsWith("num_splits: got 400"), StartsWith("kernel: got cpu_reference")));
+  EXPECT_THAT(explanation.verdicts[kReference].reasons,
+              ElementsAre(StartsWith("device: got cuda:99"), StartsWith("num_splits: got 400")));
+  // Without a driver the reason is that; with one there is no hundredth device.
+  EXPECT_THAT(explanation.verdicts[kSm80].reasons,
+              ElementsAre(StartsWith("out_dtype: got fp64"),
+                          AnyOf(StartsWith("driver: "), StartsWith("device: ")),
+                          StartsWith("dims: got nope 100, rope 60, v 128"),
+                          StartsWith("num_splits: got 400"), StartsWith("kernel: ")));
 }
 
 TEST(Explain, GivesEveryDefectOfAProblemThatTheOperatorDoesNotDefine) {
@@ -79,11 +98,12 @@ TEST(Explain, GivesEveryDefectOfAProblemThatTheOperatorDoesNotDefine) {
   problem.num_heads = 0;
   const Explanation explanation = explain(problem, {.device = {DeviceKind::kCuda, 0}});
   EXPECT_FALSE(explanation.supported);
-  for (const KernelVerdict& verdict : explanation.verdicts) {
-    EXPECT_THAT(verdict.reasons, ElementsAre(StartsWith("device: "), StartsWith("dtype: "),
-                                             StartsWith("out_dtype: "), StartsWith("dims.nope: "),
-                                             StartsWith("dims.rope: "), StartsWith("dims.v: "),
-                                             StartsWith("mask: "), StartsWith("num_heads: ")));
+  for (const size_t kernel : {kFast, kReference}) {
+    EXPECT_THAT(
+        explanation.verdicts[kernel].reasons,
+        ElementsAre(StartsWith("device: "), StartsWith("dtype: "), StartsWith("out_dtype: "),
+                    StartsWith("dims.nope: "), StartsWith("dims.rope: "), StartsWith("dims.v: "),
+                    StartsWith("mask: "), StartsWith("num_heads: ")));
   }
 }
 
