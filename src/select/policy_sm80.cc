@@ -14,18 +14,28 @@ struct PolicyRow {
   Sm80PrefillPolicy policy;
 };
 
-// The first row that holds the dims and fits the architecture's shared memory is taken.
+// The first row that holds the dims and fits the architecture's shared memory is taken. TFLOP/s are
+// of an H200, 16 heads, causal, 2048x8 and 8192x2 in short bursts.
 //
-// 1  32 rows a warp halve the reads of K and V from shared memory, two blocks hide each other's
-//    waits. Best of eleven on an H200 for 128/64/128, causal; runner-up row 3.
-// 2  The same where a row of q and k is longer.
-// 3  Q in registers: 80 KB for 128/64/128, so it fits the 99 KB of sm_86, sm_89 and sm_12x.
-// 4  Best on an H200 for 256 and 256: half of Q in registers, the rest read again.
-// 5  All of Q in registers, where row 4 does not fit.
+// 1, 2  32 rows a warp halve the reads of K and V from shared memory, two blocks hide each other's
+//       waits: 331 and 369 for 128/0/128, 328 and 380 for 128/64/128.
+// 3     The same where a row of q and k is longer: 329 and 359 for 192/64/128.
+// 4     Q in registers: 80 KB for 128/64/128, so it fits the 99 KB of sm_86, sm_89 and sm_12x.
+// 5     279 and 321 for 192/64/256.
+// 6     Half of Q in registers, the rest read again, where row 5 does not fit.
+// 7     All of Q in registers, where row 6 does not fit either.
 //
-// Compiled for sm_80, sm_86, sm_90a and sm_120a: rows 1 and 2 spill at most 76 bytes, row 5 at
-// most 4, the others none.
-constexpr std::array<PolicyRow, 5> kRows = {{
+// Compiled for sm_80, sm_86, sm_90a and sm_120a: rows 1 to 3 spill at most 76 bytes, row 7 at most
+// 4, the others none.
+constexpr std::array<PolicyRow, 7> kRows = {{
+    {128,
+     128,
+     {.num_warps = 4,
+      .row_blocks = 2,
+      .block_kv = 64,
+      .num_stages = 2,
+      .q_register_steps = 0,
+      .min_blocks_per_sm = 2}},
     {192,
      128,
      {.num_warps = 4,
@@ -49,6 +59,14 @@ constexpr std::array<PolicyRow, 5> kRows = {{
       .block_kv = 64,
       .num_stages = 2,
       .q_register_steps = 64,
+      .min_blocks_per_sm = 1}},
+    {256,
+     256,
+     {.num_warps = 8,
+      .row_blocks = 1,
+      .block_kv = 64,
+      .num_stages = 2,
+      .q_register_steps = 0,
       .min_blocks_per_sm = 1}},
     {256,
      256,

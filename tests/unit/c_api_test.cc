@@ -267,10 +267,13 @@ TEST(CApi, ExplainsIntoABufferAndTellsItsSize) {
   EXPECT_STREQ(small, "cpu_");
   EXPECT_EQ(small[5], 1);
   options.device = FLASHPRIME_DEVICE_CUDA;
+  options.device_index = 99;
+  text.assign(4096, '?');
   ASSERT_EQ(flashprime_explain(&problem, &options, text.data(), text.size(), nullptr, &supported),
             FLASHPRIME_OK);
   EXPECT_EQ(supported, 0);
-  EXPECT_THAT(text, StartsWith("unsupported\n  cpu_fast: device: got cuda:0"));
+  EXPECT_THAT(text, AllOf(StartsWith("unsupported\n  sm80_mla_prefill: "),
+                          HasSubstr("cpu_fast: device: got cuda:99, wanted cpu")));
 }
 
 TEST(CApi, RunsTilesThroughTheCallersLoop) {
