@@ -4,8 +4,8 @@
 import ctypes
 
 BF16, INT32 = 0, 5
-MASK_CAUSAL = 1
-DEVICE_CPU = 1
+MASK_FULL, MASK_CAUSAL = 0, 1
+DEVICE_AUTO, DEVICE_CPU = 0, 1
 
 
 class Tensor(ctypes.Structure):
@@ -89,9 +89,28 @@ class Library:
     def build_description(self):
         return self._library.flashprime_build_description().decode()
 
-    def prefill(self, problem, args, options):
-        code = self._library.flashprime_prefill(
-            ctypes.byref(problem), ctypes.byref(args), ctypes.byref(options), None
+    def prefill(self, problem, args, options, stream=None):
+        self._check(
+            self._library.flashprime_prefill(
+                ctypes.byref(problem),
+                ctypes.byref(args),
+                ctypes.byref(options),
+                ctypes.c_void_p(stream),
+            )
         )
+
+    def workspace_bytes(self, problem, args, options):
+        result = ctypes.c_int64()
+        self._check(
+            self._library.flashprime_prefill_workspace_bytes(
+                ctypes.byref(problem),
+                ctypes.byref(args),
+                ctypes.byref(options),
+                ctypes.byref(result),
+            )
+        )
+        return result.value
+
+    def _check(self, code):
         if code != 0:
             raise RuntimeError(self._library.flashprime_last_error_message().decode())
