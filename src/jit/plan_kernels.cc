@@ -4,51 +4,50 @@
 #include <algorithm>
 
 #include "checks.h"
-#include "select/policy_sm80.h"
+#include "select/kernel_keys_of.h"
 
 namespace flashprime {
 namespace {
 
-// What a layer runs. New tokens are causal, context is full; a request with context keeps its state
-// in fp32 from chunk to chunk, and so do the splits of a long one. merge_states joins two states
-// and makes the output of the last, combine_splits joins the splits of one call.
+// New tokens are causal, context is full. A request with context keeps its state in fp32 from chunk
+// to chunk, and so do the splits of a long one. Callers that merge for themselves may keep states
+// in the model's dtype. A merge makes a state again, or the output.
 std::vector<KernelKey> keys_for(const PlanOptions& options, const Arch& arch) {
   std::vector<KernelKey> keys;
-  const auto prefill = [&](MaskKind mask, bool lse, Dtype out_dtype) {
-    const PrefillTraits traits{.dims = options.dims,
-                               .dtype = options.dtype,
-                               .out_dtype = out_dtype,
-                               .mask = mask,
-                               .return_lse = lse};
-    keys.push_back({Sm80MlaPrefillKernel{traits, sm80_policy(traits, arch)}, arch});
-  };
-  const auto merge_traits = [&](Dtype dtype, Dtype out_dtype, bool lse) {
-    return MergeTraits{
-        .dim_v = options.dims.v, .dtype = dtype, .out_dtype = out_dtype, .return_lse = lse};
+  const auto traits = [&](MaskKind mask, bool lse, Dtype out_dtype) {
+    return PrefillTraits{.dims = options.dims,
+                         .dtype = options.dtype,
+                         .out_dtype = out_dtype,
+                         .mask = mask,
+                         .return_lse = lse};
   };
   const auto merge = [&](Dtype dtype, Dtype out_dtype, bool lse) {
-    keys.push_back({MergeStatesKernel{merge_traits(dtype, out_dtype, lse)}, arch});
-  };
-  const auto combine = [&](Dtype out_dtype, bool lse) {
-    keys.push_back({CombineSplitsKernel{merge_traits(Dtype::kFp32, out_dtype, lse)}, arch});
+    keys.push_back(merge_key(
+        {.dim_v = options.dims.v, .dtype = dtype, .out_dtype = out_dtype, .return_lse = lse},
+        arch));
   };
   std::vector<Dtype> out_dtypes = {options.dtype};
   if (options.e4m3_output) out_dtypes.push_back(Dtype::kE4m3);
   for (const Dtype out_dtype : out_dtypes) {
-    prefill(MaskKind::kCausal, false, out_dtype);
-    prefill(MaskKind::kCausal, true, out_dtype);
-    prefill(MaskKind::kFull, true, out_dtype);
-    if (options.all) prefill(MaskKind::kFull, false, out_dtype);
-    merge(Dtype::kFp32, out_dtype, false);
-    merge(Dtype::kFp32, out_dtype, true);
-    combine(out_dtype, false);
-    combine(out_dtype, true);
+    std::vector<PrefillTraits> calls = {traits(MaskKind::kCausal, false, out_dtype),
+                                        traits(MaskKind::kCausal, true, out_dtype),
+                                        traits(MaskKind::kFull, true, out_dtype)};
+    if (options.all) calls.push_back(traits(MaskKind::kFull, false, out_dtype));
+    for (const PrefillTraits& call : calls) {
+      keys.push_back(prefill_key(call, arch));
+      keys.push_back(combine_key(call, arch));
+    }
+    for (const Dtype state : {Dtype::kFp32, options.dtype}) {
+      merge(state, out_dtype, false);
+      merge(state, out_dtype, true);
+    }
   }
-  prefill(MaskKind::kCausal, true, Dtype::kFp32);
-  prefill(MaskKind::kFull, true, Dtype::kFp32);
+  for (const MaskKind mask : {MaskKind::kCausal, MaskKind::kFull}) {
+    const PrefillTraits partial = partial_traits(traits(mask, true, Dtype::kFp32));
+    keys.push_back(prefill_key(partial, arch));
+    keys.push_back(combine_key(partial, arch));
+  }
   merge(Dtype::kFp32, Dtype::kFp32, true);
-  merge(options.dtype, options.dtype, true);
-  combine(Dtype::kFp32, true);
   return keys;
 }
 

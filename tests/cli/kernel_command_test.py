@@ -4,6 +4,7 @@
 FLASHPRIME_COMMAND names the binary, FLASHPRIME_FAKE_NVRTC the compiler.
 """
 
+import ast
 import collections
 import json
 import os
@@ -172,6 +173,32 @@ class Warmup(KernelCommandTest):
         invariant = self.json(0, *plan, "--batch-invariant")["compile_keys"][0]
         self.assertEqual(len(invariant["keys"]), 8)
         self.assertEqual(self.json(0, *plan, "--fa-version", "3")["compile_keys"][0]["keys"], [])
+
+    def test_a_kernel_serves_every_compile_key_that_a_layer_runs(self):
+        def fields(text):
+            return dict(line.split(" = ") for line in text.splitlines()[1:])
+
+        for model, dims in (("deepseek-v3", (128, 64, 128)), ("glm-5", (192, 64, 256))):
+            listed = self.json(0, "warmup", "--model", model, "--arch", "sm_90a,sm_103a", "--list")
+            served = set()
+            for kernel in listed["kernels"]:
+                key = fields(kernel["key"])
+                if kernel["kernel"] != "sm80_mla_prefill":
+                    continue
+                parts = tuple(int(key["traits.dims." + part]) for part in ("nope", "rope", "v"))
+                self.assertEqual(parts, dims)
+                if key["traits.out_dtype"] == key["traits.dtype"] == "bf16":
+                    lse = key["traits.return_lse"] == "true"
+                    served.add((kernel["arch"], key["traits.mask"] == "causal", lse))
+            for row in listed["compile_keys"]:
+                self.assertGreaterEqual(len(row["keys"]), 16)
+                wanted = set()
+                for text in row["keys"]:
+                    self.assertIn("torch.bfloat16", text)
+                    key = ast.literal_eval(text.replace("torch.bfloat16", "'bf16'"))
+                    self.assertEqual((key[0][2], key[2][2]), (dims[0] + dims[1], dims[2]))
+                    wanted.add((row["arch"], key[7], key[13]))
+                self.assertEqual(wanted - served, {(row["arch"], False, False)})
 
     def test_dims_that_no_kernel_takes_are_exit_code_4(self):
         plan = ["warmup", "--dims", "120,64,128", "--arch", "sm_90a"]
