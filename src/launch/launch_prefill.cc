@@ -11,6 +11,7 @@
 #include "numerics/checked.h"
 #include "problem/tensor_checks.h"
 #include "problem/validate_problem.h"
+#include "select/kernel_keys_of.h"
 #include "select/policy_sm80.h"
 
 namespace flashprime {
@@ -90,20 +91,6 @@ Status check_gpu_layout(const PrefillArgs& args) {
                         {"out", as_const(args.out)}, 16);
 }
 
-KernelKey sm80_prefill_key(const PrefillTraits& traits, const Arch& arch) {
-  return {Sm80MlaPrefillKernel{traits, sm80_policy(traits, arch)}, arch};
-}
-
-PrefillTraits split_traits(PrefillTraits traits) {
-  traits.out_dtype = Dtype::kFp32;
-  traits.return_lse = true;
-  return traits;
-}
-
-MergeTraits fp32_merge_traits(const PrefillTraits& traits) {
-  return {traits.dims.v, Dtype::kFp32, traits.out_dtype, traits.return_lse};
-}
-
 int32_t choose_num_splits(const PrefillProblem& problem, const PrefillParams& params,
                           const GpuDevice& device) {
   if (problem.batch_invariant || problem.num_splits == 1 || params.batch == 0) return 1;
@@ -137,21 +124,18 @@ Status launch_prefill(const GpuDevice& device, const PrefillProblem& problem, Pr
 
   const LaunchScope scope(device, stream);
   FLASHPRIME_RETURN_IF_ERROR(scope.status());
-  const PrefillTraits launched = num_splits == 1 ? traits : split_traits(traits);
+  const PrefillTraits launched = num_splits == 1 ? traits : partial_traits(traits);
   // Both kernels are there before the first is launched.
-  const StatusOr<const LoadedKernel*> prefill_kernel = ready_kernel(
-      device, [&](const Arch& arch) { return sm80_prefill_key(launched, arch); }, stream);
+  const StatusOr<const LoadedKernel*> prefill_kernel =
+      ready_kernel(device, [&](const Arch& arch) { return prefill_key(launched, arch); }, stream);
   if (!prefill_kernel.ok()) return prefill_kernel.status();
   // The loaded kernel may be one for a broader architecture, with a policy of its own.
   const auto& key = std::get<Sm80MlaPrefillKernel>((*prefill_kernel)->key.kernel);
   const int64_t grid = query_slots(params, key.policy) * params.num_heads;
   if (num_splits == 1) return launch_kernel(device, **prefill_kernel, grid, 1, &params, stream);
 
-  const MergeTraits combine_traits = fp32_merge_traits(traits);
-  const StatusOr<const LoadedKernel*> combine_kernel = ready_kernel(
-      device,
-      [&](const Arch& arch) { return KernelKey{CombineSplitsKernel{combine_traits}, arch}; },
-      stream);
+  const StatusOr<const LoadedKernel*> combine_kernel =
+      ready_kernel(device, [&](const Arch& arch) { return combine_key(traits, arch); }, stream);
   if (!combine_kernel.ok()) return combine_kernel.status();
 
   CombineParams combine;

@@ -35,11 +35,4 @@ struct Workspace {
 Status launch_prefill(const GpuDevice& device, const PrefillProblem& problem, PrefillParams params,
                       const Workspace& workspace, StreamHandle stream);
 
-// The keys by which launch_prefill() finds the kernels of a call on an architecture.
-KernelKey sm80_prefill_key(const PrefillTraits& traits, const Arch& arch);
-// What a split computes: the fp32 state that combine_splits takes.
-PrefillTraits split_traits(PrefillTraits traits);
-// From the fp32 states of splits or chunks to the output of `traits`.
-MergeTraits fp32_merge_traits(const PrefillTraits& traits);
-
 }  // namespace flashprime

@@ -49,7 +49,7 @@ std::vector<KernelKey> call_keys(const PrefillProblem& problem, const Arch& arch
 }
 
 std::vector<KernelKey> layer_keys(const PrefillProblem& problem, const Arch& arch) {
-  // Requests without context go straight to the output. Those with context have an fp32 state.
+  // Without context it is one call. Tokens with context have an fp32 state.
   std::vector<KernelKey> keys = call_keys(problem, arch);
   PrefillProblem state = problem;
   state.out_dtype = Dtype::kFp32;
@@ -65,9 +65,9 @@ std::vector<KernelKey> layer_keys(const PrefillProblem& problem, const Arch& arc
                     .return_lse = true};
   add(merge_key(merge, arch), keys);
   if (problem.out_dtype != Dtype::kFp32) {
-    // The LSE of the state is the caller's already: the last step need not write it.
+    // The last chunk's merge writes the output.
     merge.out_dtype = problem.out_dtype;
-    merge.return_lse = false;
+    merge.return_lse = problem.return_lse;
     add(merge_key(merge, arch), keys);
   }
   return keys;

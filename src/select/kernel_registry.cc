@@ -7,6 +7,7 @@
 #include "launch/launch_prefill.h"
 #include "problem/tensor_checks.h"
 #include "problem/validate_problem.h"
+#include "select/kernel_keys_of.h"
 #include "select/select_kernel.h"
 
 namespace flashprime {
@@ -69,7 +70,7 @@ KernelRow sm80_row() {
     const StatusOr<const GpuDevice*> gpu = GpuDevice::get(device.index);
     if (!gpu.ok()) return gpu.status().message();
     return concat((*gpu)->properties.name, ", ",
-                  sm80_prefill_key(make_traits(problem), (*gpu)->archs.front()).to_string());
+                  prefill_key(make_traits(problem), (*gpu)->archs.front()).to_string());
   };
   row.run = [](const KernelCall& call) {
     return launch_prefill(*call.gpu, call.problem, make_params(call.problem, call.args),
