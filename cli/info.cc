@@ -34,7 +34,7 @@ constexpr std::array<Variable, 13> kVariables = {{
     {"THREADS", true, "CPU threads of a call, 1 to 1024"},
     {"LOCK_WAIT_S", true, "how long to wait for another process that compiles (120)"},
     {"DUMP_DIR", true, "where source, PTX, cubin and log of kernels are written"},
-    {"LOG", false, "level[:file]"},
+    {"LOG", true, "off, error, warn, info or debug, and :FILE unless it goes to stderr"},
     {"NVRTC_PATH", true, "the NVRTC library"},
     {"KERNEL_DIR", true, "a folder of kernel sources instead of the embedded kernels/"},
     {"VLLM_OVERRIDE", false, "replaces vLLM's backend choice"},
@@ -71,12 +71,13 @@ std::vector<SetVariable> set_variables() {
 struct JitFacts {
   std::string cache;
   std::string compiler;
+  std::string log;
 };
 JitFacts jit_facts() {
   const StatusOr<KernelCache> cache = KernelCache::open();
-  if (!cache.ok()) return {cache.status().message(), "not looked for"};
+  if (!cache.ok()) return {cache.status().message(), "not looked for", "off"};
   const JitInfo info = cache->info();
-  return {info.cache, info.compiler.substr(0, info.compiler.find('\n'))};
+  return {info.cache, info.compiler.substr(0, info.compiler.find('\n')), info.log};
 }
 
 int run_info(Session& session) {
@@ -106,6 +107,7 @@ int run_info(Session& session) {
          {"cuda_kernels", has_cuda},
          {"kernel_cache", jit.cache},
          {"compiler", jit.compiler},
+         {"log", jit.log},
          {"kernels", std::move(names)},
          {"environment", std::move(environment)}});
     return kExitOk;
@@ -123,6 +125,7 @@ int run_info(Session& session) {
       {"kernels", names},
       {"kernel cache", jit.cache},
       {"compiler", jit.compiler},
+      {"log", jit.log},
   };
   if (variables.empty()) rows.push_back({"environment", "no FLASHPRIME_ variable is set"});
   for (const SetVariable& variable : variables) {

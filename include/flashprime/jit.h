@@ -60,6 +60,10 @@ struct JitOptions {
   std::vector<std::string> nvrtc_folders = {};
   /// FLASHPRIME_KERNEL_DIR: in the place of the embedded kernels/.
   std::optional<std::string> kernel_dir = {};
+  /// FLASHPRIME_LOG: "level" or "level:FILE", else off. Levels are off, error, warn, info, debug; a
+  /// line goes to stderr or is appended to the file. `warn` has all events, `info` a line for each
+  /// kernel that is compiled or loaded, `debug` one for each look into a bundle or folder.
+  std::optional<std::string> log = {};
   /// Called on any thread.
   std::function<void(const JitEvent&)> on_event = {};
 };
@@ -205,6 +209,7 @@ struct JitInfo {
   std::string compiler;  ///< NVRTC's version and path, or why there is none
   bool compiler_found = false;
   FreezePolicy freeze = FreezePolicy::kAllow;
+  std::string log;                          ///< "off", "info to stderr", "warn to /FILE"
   std::map<std::string, int64_t> counters;  ///< hits, misses by reason, compilations, failures
 };
 

@@ -183,6 +183,7 @@ JitInfo KernelCache::info() const {
   info.compiler = compiler.ok() ? (*compiler)->description() + ", " + (*compiler)->path()
                                 : compiler.status().message();
   info.freeze = store_->freeze();
+  info.log = store_->settings().log.to_string();
   info.counters = store_->counters();
   return info;
 }

@@ -24,11 +24,13 @@ constexpr std::chrono::milliseconds kLongestPause(200);
 
 }  // namespace
 
-KernelStore::KernelStore(JitSettings settings)
-    : settings_(std::move(settings)), freeze_(settings_.freeze) {}
+KernelStore::KernelStore(JitSettings settings, std::shared_ptr<const Log> log)
+    : settings_(std::move(settings)), log_(std::move(log)), freeze_(settings_.freeze) {}
 
 StatusOr<std::shared_ptr<KernelStore>> KernelStore::open(JitSettings settings) {
-  std::shared_ptr<KernelStore> store(new KernelStore(std::move(settings)));
+  StatusOr<std::shared_ptr<const Log>> log = Log::open(settings.log);
+  if (!log.ok()) return log.status();
+  std::shared_ptr<KernelStore> store(new KernelStore(std::move(settings), *std::move(log)));
   const JitSettings& own = store->settings_;
   for (size_t i = 0; i < own.bundles.size(); ++i) {
     std::optional<Sha256> pinned;
@@ -54,11 +56,20 @@ StatusOr<std::shared_ptr<KernelStore>> KernelStore::open(JitSettings settings) {
       store->event("cache_unusable", usable.message());
     }
   }
+  store->log().write(
+      LogLevel::kInfo, "opened",
+      concat("kernel cache ", store->cache_description(), ", ", store->read_only_.size(),
+             " read-only folders, ", store->bundles_.size(), " bundles"));
   return store;
 }
 
 StatusOr<std::shared_ptr<const NvrtcCompiler>> KernelStore::compiler() {
-  std::call_once(compiler_once_, [&] { compiler_ = NvrtcCompiler::load(settings_.nvrtc); });
+  std::call_once(compiler_once_, [&] {
+    compiler_ = NvrtcCompiler::load(settings_.nvrtc);
+    log_->write(LogLevel::kInfo, "compiler",
+                compiler_.ok() ? concat((*compiler_)->description(), ", ", (*compiler_)->path())
+                               : compiler_.status().message());
+  });
   return compiler_;
 }
 
@@ -167,6 +178,7 @@ std::shared_ptr<const CompiledKernel> KernelStore::find_in_bundles(const EntryQu
       event("cache_unusable", found.status().message(), true);
     } else if (*found) {
       count("hit_bundle");
+      log_->write(LogLevel::kDebug, "hit_bundle", concat(query.kernel_id, " in ", bundle.path()));
       return std::make_shared<const CompiledKernel>(**std::move(found));
     }
   }
@@ -178,9 +190,12 @@ std::shared_ptr<const CompiledKernel> KernelStore::find_in(const DiskCache& cach
   DiskCache::Found found = cache.find(query);
   if (found.kernel) {
     count("hit_disk");
+    log_->write(LogLevel::kDebug, "hit_disk", concat(query.kernel_id, " in ", cache.root()));
     return std::make_shared<const CompiledKernel>(*std::move(found.kernel));
   }
   count("miss_" + found.miss);
+  log_->write(LogLevel::kDebug, "miss_" + found.miss,
+              concat(query.kernel_id, " in ", cache.root(), ' ', found.detail));
   if (found.miss == "damaged" || found.miss == "foreign") event("quarantined", found.detail);
   return nullptr;
 }
@@ -241,10 +256,19 @@ StatusOr<Obtained> KernelStore::compile(const KernelKey& key, const EntryQuery& 
   StatusOr<CompileOutput> output =
       nvrtc->compile(made, key.arch, !settings_.dump_dir.empty(), options.cancelled);
   if (!output.ok()) {
-    count(output.status().code() == StatusCode::kNotWarm ? "compile_cancelled" : "compile_failed");
-    return Status(output.status().code(), concat(key.to_string(), ": ", output.status().message()));
+    const bool cancelled = output.status().code() == StatusCode::kNotWarm;
+    const std::string kind = cancelled ? "compile_cancelled" : "compile_failed";
+    const std::string message = concat(key.to_string(), ": ", output.status().message());
+    count(kind);
+    log_->write(cancelled ? LogLevel::kInfo : LogLevel::kError, kind, message);
+    return Status(output.status().code(), message);
   }
   count("compiled");
+  log_->write(
+      LogLevel::kInfo, "compiled",
+      concat(key.to_string(), " in ", static_cast<int64_t>(output->milliseconds), " ms, ",
+             output->cubin.size(), " bytes, ", output->report.registers, " registers, spills ",
+             output->report.spill_store_bytes, '/', output->report.spill_load_bytes, " bytes"));
   CompiledKernel kernel;
   kernel.kernel_id = query.kernel_id;
   kernel.compiler_id = nvrtc->id();
@@ -317,12 +341,12 @@ std::map<std::string, int64_t> KernelStore::counters() const {
 }
 
 void KernelStore::event(const std::string& kind, const std::string& message, bool once) {
-  if (!settings_.on_event) return;
   if (once) {
     const std::lock_guard lock(counters_mutex_);
     if (std::exchange(said_[kind], true)) return;
   }
-  settings_.on_event({kind, message});
+  log_->write(kind == "refused_late" ? LogLevel::kError : LogLevel::kWarn, kind, message);
+  if (settings_.on_event) settings_.on_event({kind, message});
 }
 
 }  // namespace flashprime

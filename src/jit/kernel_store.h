@@ -62,6 +62,7 @@ class KernelStore {
   int64_t counter(const std::string& name) const;
   std::map<std::string, int64_t> counters() const;
   FreezePolicy freeze() const { return freeze_; }
+  const Log& log() const { return *log_; }
 
  private:
   // One compilation that others may wait for.
@@ -72,7 +73,7 @@ class KernelStore {
     StatusOr<Obtained> outcome{Status(StatusCode::kInternal, "not done")};
   };
 
-  explicit KernelStore(JitSettings settings);
+  KernelStore(JitSettings settings, std::shared_ptr<const Log> log);
   StatusOr<Obtained> obtain_alone(const KernelKey& key, const ObtainOptions& options);
   std::shared_ptr<const CompiledKernel> find_in_bundles(const EntryQuery& query);
   std::shared_ptr<const CompiledKernel> find_on_disk(const EntryQuery& query);
@@ -81,10 +82,12 @@ class KernelStore {
                              const KernelSource& made, const ObtainOptions& options);
   Status check_frozen(const KernelKey& key);
   void count(const std::string& name);
+  // To the log and to whoever listens.
   void event(const std::string& kind, const std::string& message, bool once = false);
   void dump(const CompiledKernel& kernel, const KernelSource& source, const CompileOutput& output);
 
   const JitSettings settings_;
+  const std::shared_ptr<const Log> log_;
   std::vector<Bundle> bundles_;
   std::vector<DiskCache> read_only_;
   std::unique_ptr<DiskCache> writable_;

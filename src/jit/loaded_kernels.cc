@@ -101,6 +101,9 @@ StatusOr<const LoadedKernel*> LoadedKernels::load(const std::vector<KernelKey>& 
     FLASHPRIME_RETURN_IF_ERROR(
         driver_.check(driver_.api().cuFuncLoad(loaded->function), "cuFuncLoad"));
   }
+  store_->log().write(LogLevel::kInfo, "loaded",
+                      concat(chosen.to_string(), " (", kernel_origin_name(obtained->origin),
+                             ") onto ", device.name, ", device ", device.id));
   if (obtained_out != nullptr) *obtained_out = *obtained;
   const std::unique_lock lock(mutex_);
   return loaded_.emplace(Slot{wanted.front(), context_id}, std::move(loaded)).first->second.get();

@@ -152,6 +152,11 @@ StatusOr<JitSettings> resolve_settings(const JitOptions& options) {
       path_setting("FLASHPRIME_KERNEL_DIR", options.kernel_dir, settings.kernel_dir));
   FLASHPRIME_RETURN_IF_ERROR(
       path_setting("FLASHPRIME_NVRTC_PATH", options.nvrtc_path, settings.nvrtc.path));
+  if (const auto log = options.log ? options.log : variable("FLASHPRIME_LOG"); log) {
+    StatusOr<LogSetting> setting = parse_log_setting(*log);
+    if (!setting.ok()) return setting.status();
+    settings.log = *std::move(setting);
+  }
   settings.nvrtc.folders = options.nvrtc_folders;
   settings.on_event = options.on_event;
   return settings;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flashprime/jit.h"
+#include "jit/log.h"
 #include "jit/nvrtc_compiler.h"
 
 namespace flashprime {
@@ -27,6 +28,7 @@ struct JitSettings {
   std::string dump_dir;
   std::string kernel_dir;
   NvrtcSearch nvrtc;
+  LogSetting log;
   std::function<void(const JitEvent&)> on_event;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "checks.h"
+#include "layer/layer_parts.h"
 #include "problem/validate_problem.h"
 #include "select/policy_sm80.h"
 
@@ -49,26 +50,19 @@ std::vector<KernelKey> call_keys(const PrefillProblem& problem, const Arch& arch
 }
 
 std::vector<KernelKey> layer_keys(const PrefillProblem& problem, const Arch& arch) {
-  // Without context it is one call. Tokens with context have an fp32 state.
+  // Without context the layer is one call. With context new tokens and chunks are fp32 states,
+  // which the last merge turns into the output.
   std::vector<KernelKey> keys = call_keys(problem, arch);
-  PrefillProblem state = problem;
-  state.out_dtype = Dtype::kFp32;
-  state.return_lse = true;
-  PrefillProblem context = state;
-  context.mask = Mask{MaskKind::kFull, -1, -1};
-  for (const PrefillProblem& part : {state, context}) {
+  for (const PrefillProblem& part : {new_tokens_problem(problem), context_problem(problem)}) {
     for (const KernelKey& key : call_keys(part, arch)) add(key, keys);
   }
-  MergeTraits merge{.dim_v = problem.dims.v,
-                    .dtype = Dtype::kFp32,
-                    .out_dtype = Dtype::kFp32,
-                    .return_lse = true};
-  add(merge_key(merge, arch), keys);
-  if (problem.out_dtype != Dtype::kFp32) {
-    // The last chunk's merge writes the output.
-    merge.out_dtype = problem.out_dtype;
-    merge.return_lse = problem.return_lse;
-    add(merge_key(merge, arch), keys);
+  for (const PrefillProblem& merged : {new_tokens_problem(problem), problem}) {
+    add(merge_key({.dim_v = problem.dims.v,
+                   .dtype = Dtype::kFp32,
+                   .out_dtype = merged.out_dtype,
+                   .return_lse = merged.return_lse},
+                  arch),
+        keys);
   }
   return keys;
 }

@@ -123,6 +123,16 @@ class Warmup(KernelCommandTest):
         process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130)
 
+    def test_a_log_has_a_line_for_each_kernel_that_is_compiled(self):
+        log = self.folder / "log"
+        kernels = self.json(0, "warmup", *PLAN, FLASHPRIME_LOG=f"info:{log}")["kernels"]
+        compiled = [line for line in log.read_text().splitlines() if " info compiled: " in line]
+        self.assertEqual(len(compiled), len(kernels))
+        self.assertEqual(self.json(0, "info")["log"], "off")
+        info = self.json(0, "info", FLASHPRIME_LOG=f"warn:{log}")
+        self.assertEqual(info["log"], f"warn to {log}")
+        self.assertIn("FLASHPRIME_LOG", self.json(0, "info", FLASHPRIME_LOG="loud")["kernel_cache"])
+
     def test_deadline_is_exit_code_1(self):
         counts = self.sources(1, "--deadline", "0.05", FAKE_NVRTC_DELAY_MS="2000")
         self.assertEqual(set(counts), {"skipped"})
@@ -148,6 +158,7 @@ class Warmup(KernelCommandTest):
 
     def test_bad_settings_and_arguments_are_exit_code_2(self):
         self.run_command(2, "warmup", *PLAN, FLASHPRIME_FREEZE="maybe")
+        self.run_command(2, "warmup", *PLAN, FLASHPRIME_LOG="loud")
         self.run_command(2, "warmup", "--model", "deepseek-v3", "--arch", "sm_75")
         self.run_command(2, "warmup", *PLAN, "--list", "--dry-run")
         self.run_command(2, "warmup", "--arch", "sm_90a")

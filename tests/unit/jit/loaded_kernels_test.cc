@@ -34,6 +34,7 @@ class LoadedKernelsTest : public ::testing::Test {
     JitOptions options;
     options.cache_dir = dir_ / "cache";
     options.nvrtc_path = FLASHPRIME_FAKE_NVRTC;
+    options.log = "info:" + dir_ / "log";
     store_ = *KernelStore::open(*resolve_settings(options));
   }
 
@@ -68,6 +69,7 @@ TEST_F(LoadedKernelsTest, LoadsOnceAndFindsItFromThenOn) {
   EXPECT_EQ((*loaded)->shape.num_threads, 128);
   EXPECT_EQ(state_->max_dynamic_shared, (*loaded)->shape.shared_bytes);
   EXPECT_EQ(state_->library_loads, 1);
+  EXPECT_THAT(read_bytes(dir_ / "log"), HasSubstr("(compiled) onto Fake GPU, device 0\n"));
 }
 
 TEST_F(LoadedKernelsTest, GivesEachContextAFunctionOfOneLibrary) {
@@ -92,6 +94,7 @@ TEST_F(LoadedKernelsTest, CompilesACachedImageAnewThatTheDriverRefuses) {
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   EXPECT_EQ(fake_nvrtc().compilations, 2);
   EXPECT_EQ(store_->counter("refused_by_driver"), 1);
+  EXPECT_THAT(read_bytes(dir_ / "log"), HasSubstr("warn quarantined: the driver refuses"));
 }
 
 TEST_F(LoadedKernelsTest, SaysWhatIsTooOldWhenAFreshImageIsRefused) {

@@ -67,7 +67,8 @@ TEST(JitSettings, RefusesValuesThatMeanNothing) {
       {"FLASHPRIME_LOCK_WAIT_S", "nan"},        {"FLASHPRIME_FREEZE", "yes"},
       {"FLASHPRIME_BUNDLE", "relative.fpb"},    {"FLASHPRIME_BUNDLE_SHA256", "abc"},
       {"FLASHPRIME_NVRTC_PATH", "libnvrtc.so"}, {"FLASHPRIME_DUMP_DIR", "dump"},
-      {"FLASHPRIME_KERNEL_DIR", "../kernels"},
+      {"FLASHPRIME_KERNEL_DIR", "../kernels"},  {"FLASHPRIME_LOG", "loud"},
+      {"FLASHPRIME_LOG", "info:relative"},      {"FLASHPRIME_LOG", ":/file"},
   };
   for (const auto& [name, value] : wrong) {
     Environment env;
@@ -90,6 +91,7 @@ TEST(JitSettings, ReadsEveryVariable) {
   env.set("FLASHPRIME_NVRTC_PATH", "/nvrtc.so");
   env.set("FLASHPRIME_DUMP_DIR", "/dump");
   env.set("FLASHPRIME_KERNEL_DIR", "/kernels");
+  env.set("FLASHPRIME_LOG", "debug:/log/file:1");
   const StatusOr<JitSettings> settings = resolve_settings({});
   ASSERT_TRUE(settings.ok()) << settings.status().to_string();
   EXPECT_TRUE(settings->shared_by_group);
@@ -101,6 +103,8 @@ TEST(JitSettings, ReadsEveryVariable) {
   EXPECT_EQ(settings->nvrtc.path, "/nvrtc.so");
   EXPECT_EQ(settings->dump_dir, "/dump");
   EXPECT_EQ(settings->kernel_dir, "/kernels");
+  EXPECT_EQ(settings->log.to_string(), "debug to /log/file:1");
+  EXPECT_EQ(resolve_settings({.log = "error"})->log.to_string(), "error to stderr");
   env.set("FLASHPRIME_BUNDLE_SHA256", hash.c_str());
   EXPECT_THAT(resolve_settings({}).status().message(), HasSubstr("1 hashes for 2 bundles"));
 }

@@ -12,6 +12,7 @@
 #include "flashprime/jit.h"
 #include "flashprime/models.h"
 #include "jit/plan_kernels.h"
+#include "launch/launch_prefill.h"
 #include "problem/validate_problem.h"
 
 namespace flashprime {
@@ -150,8 +151,11 @@ TEST_P(EveryModel, FindsTheKernelsOfEveryLegalCallAmongTheWarmedOnesAndNeedsThem
       Draw draw(GetParam().dims, dtype, e4m3);
       for (int i = 0; i < kDraws / 4; ++i) {
         draw.next();
-        const Status legal = validate_prefill(draw.problem, draw.args);
-        ASSERT_TRUE(legal.ok()) << legal.to_string();
+        for (const Status& legal :
+             {validate_views(draw.problem, draw.args), validate_values(draw.problem, draw.args),
+              check_gpu_layout(draw.args)}) {
+          ASSERT_TRUE(legal.ok()) << legal.to_string();
+        }
         const Arch arch = *parse_arch(kArchs[static_cast<size_t>(i) % kArchs.size()]);
         std::vector<KernelKey> keys = call_keys(draw.problem, arch);
         if (draw.problem.mask.kind == MaskKind::kCausal) {
@@ -226,7 +230,7 @@ TEST(KernelKeysOf, ALayerAlsoRunsFullAttentionOverContextAndTheMerges) {
   EXPECT_EQ(names_of(layer_keys(problem, kHopper)),
             (std::multiset<std::string>{"merge_states", "merge_states", "sm80_mla_prefill",
                                         "sm80_mla_prefill", "sm80_mla_prefill"}));
-  // An fp32 output is the state itself.
+  // An fp32 output is a state itself.
   problem.out_dtype = Dtype::kFp32;
   problem.return_lse = true;
   EXPECT_EQ(names_of(layer_keys(problem, kHopper)),
