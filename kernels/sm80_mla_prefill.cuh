@@ -16,6 +16,7 @@
 #include "kernels/attention/tile_of_block.cuh"
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/cvt_e4m3.cuh"
+#include "kernels/ptx/ld_st_shared.cuh"
 #include "kernels/ptx/ldmatrix.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mma_sync.cuh"
@@ -110,6 +111,83 @@ struct Sm80MlaPrefill {
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
     if constexpr (traits.dtype == Dtype::kBf16) return ptx::cvt_rn_bf16x2_f32(low, high);
     return ptx::cvt_rn_f16x2_f32(low, high);
+  }
+
+  static __device__ __forceinline__ int clamp_to_block(int64_t key) {
+    return static_cast<int>(key > 0 ? (key < kBlockKv ? key : kBlockKv) : 0);
+  }
+
+  // 0 times NaN or infinity is NaN, so such an element of V would reach the rows of a tile that do
+  // not see its key. In a block that some row sees only in part these elements are looked for,
+  // added by hand to the rows that see them, and made 0 for the product.
+  static constexpr uint32_t kExponent = traits.dtype == Dtype::kBf16 ? 0x7f80u : 0x7c00u;
+
+  static __device__ __forceinline__ bool is_non_finite(uint32_t bits) {
+    return (bits & kExponent) == kExponent;
+  }
+
+  // Calls visit(address) for this thread's share of the 16-byte units of a V tile.
+  template <class Visit>
+  static __device__ __forceinline__ void visit_units(uint32_t v_smem, const Visit& visit) {
+    constexpr int kUnits = kDimV / 8;  // of a row; the tile may be wider
+    for (int i = static_cast<int>(threadIdx.x); i < kBlockKv * kUnits; i += kThreads) {
+      visit(v_smem + VTile::offset(i / kUnits, i % kUnits));
+    }
+  }
+
+  static __device__ __forceinline__ bool has_non_finite(uint32_t v_smem) {
+    bool found = false;
+    visit_units(v_smem, [&](uint32_t address) {
+      uint32_t words[4];
+      ptx::ld_shared_v4(words, address);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        found |= is_non_finite(words[i]) || is_non_finite(words[i] >> 16);
+      }
+    });
+    return found;
+  }
+
+  static __device__ __forceinline__ void isolate_non_finite(
+      uint32_t v_smem, const int (&visible_begin)[kRowBlocks][2],
+      const int (&visible_end)[kRowBlocks][2], float (&o)[kRowBlocks][kDimV / 8][4]) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll 1
+    for (int key = 0; key < kBlockKv; ++key) {
+#pragma unroll
+      for (int n = 0; n < kDimV / 8; ++n) {
+        const uint32_t word =
+            ptx::ld_shared(v_smem + VTile::offset(key, n) + static_cast<uint32_t>(lane & 3) * 4);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t bits = word >> (i * 16) & 0xffffu;
+          if (!is_non_finite(bits)) continue;
+          const bool nan = (bits & 0x7fffu) != kExponent;
+          const float value =
+              __uint_as_float((bits & 0x8000u) << 16 | (nan ? 0x7fc00000u : 0x7f800000u));
+#pragma unroll
+          for (int r = 0; r < kRowBlocks; ++r) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              if (key >= visible_begin[r][h] && key < visible_end[r][h])
+                o[r][n][h * 2 + i] += value;
+            }
+          }
+        }
+      }
+    }
+    __syncthreads();
+    visit_units(v_smem, [&](uint32_t address) {
+      uint32_t words[4];
+      ptx::ld_shared_v4(words, address);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (is_non_finite(words[i])) words[i] &= 0xffff0000u;
+        if (is_non_finite(words[i] >> 16)) words[i] &= 0xffffu;
+      }
+      ptx::st_shared_v4(address, words);
+    });
+    __syncthreads();
   }
 
   static __device__ __forceinline__ void run(const PrefillParams& params, uint32_t smem) {
@@ -228,7 +306,9 @@ struct Sm80MlaPrefill {
         copy_step(0);
       }
 
-      const float scale_log2e = params.softmax_scale * 1.44269504088896340736f;
+      // Not 0: a masked logit is -inf, and 0 times that is NaN. At the least normal number every
+      // logit below 1e30 is as good as 0 and a masked one stays -inf.
+      const float scale_log2e = fmaxf(params.softmax_scale * 1.44269504088896340736f, 0x1p-126f);
       int stage = 0;
       for (int64_t block = block_end - 1; block >= block_begin; --block) {
         ptx::cp_async_wait_group<0>();
@@ -278,23 +358,34 @@ struct Sm80MlaPrefill {
         const int64_t key = block * kBlockKv;
         const bool masked = key + kBlockKv > k_len || (moving_end && key + kBlockKv > first_end) ||
                             (moving_begin && key < first_begin + q_rows - 1);
+        // Keys [visible_begin, visible_end) of this block are seen by row lane / 4 + 8 h.
+        int visible_begin[kRowBlocks][2];
+        int visible_end[kRowBlocks][2];
+        if (masked) {
+#pragma unroll
+          for (int r = 0; r < kRowBlocks; ++r) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const int64_t row = warp_row + r * 16 + (lane >> 2) + h * 8;
+              int64_t end = moving_end ? first_end + row : k_len;
+              if (end > k_len) end = k_len;
+              const int64_t begin = moving_begin ? first_begin + row : 0;
+              visible_end[r][h] = clamp_to_block(end - key);
+              visible_begin[r][h] = clamp_to_block(begin - key);
+            }
+          }
+        }
 #pragma unroll
         for (int r = 0; r < kRowBlocks; ++r) {
           if (masked) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              const int64_t row = warp_row + r * 16 + (lane >> 2) + (i >> 1) * 8;
-              int64_t end = moving_end ? first_end + row : k_len;
-              if (end > k_len) end = k_len;
-              const int visible_end = static_cast<int>(
-                  end - key < kBlockKv ? (end - key > 0 ? end - key : 0) : kBlockKv);
-              const int64_t begin = moving_begin ? first_begin + row - key : 0;
-              const int visible_begin =
-                  static_cast<int>(begin > 0 ? (begin < kBlockKv ? begin : kBlockKv) : 0);
 #pragma unroll
               for (int n = 0; n < kBlockKv / 8; ++n) {
                 const int column = n * 8 + (lane & 3) * 2 + (i & 1);
-                if (column >= visible_end || column < visible_begin) s[r][n][i] = -kInfinity;
+                if (column >= visible_end[r][i >> 1] || column < visible_begin[r][i >> 1]) {
+                  s[r][n][i] = -kInfinity;
+                }
               }
             }
           }
@@ -330,6 +421,10 @@ struct Sm80MlaPrefill {
               o[r][n][h * 2 + 1] *= alpha;
             }
           }
+        }
+
+        if (masked && __syncthreads_or(has_non_finite(stage_smem + kKBytes))) {
+          isolate_non_finite(stage_smem + kKBytes, visible_begin, visible_end, o);
         }
 
         // O += P V. The accumulator fragment of S is the A fragment of P.

@@ -73,6 +73,7 @@ DenseBatch DenseBatch::random(const HeadDims& dims, int32_t heads, Dtype dtype, 
   batch.problem.out_dtype = dtype;
   batch.problem.mask = mask;
   batch.problem.return_lse = true;
+  batch.problem.batch_invariant = true;
   batch.softmax_scale =
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.nope + dims.rope)));
   batch.q_lens = std::move(q_lens);

@@ -22,7 +22,7 @@ struct DenseBatch {
   int64_t max_seqlen_q = -1;
   int64_t max_seqlen_k = -1;
 
-  /// Data of fill_random(); LSE wanted, dtype out.
+  /// Data of fill_random(); LSE wanted, dtype out, batch-invariant.
   static DenseBatch random(const HeadDims& dims, int32_t heads, Dtype dtype, const Mask& mask,
                            std::vector<int32_t> q_lens, std::vector<int32_t> k_lens, uint64_t seed);
 

@@ -75,13 +75,19 @@ Distance distance(const DenseResult& a, const DenseResult& b) {
   return result;
 }
 
-void expect_close(Findings& findings, const DenseResult& got, const DenseResult& wanted,
-                  const std::string& what) {
+bool on_gpu(const ExecutionOptions& execution) {
+  return execution.device.kind == DeviceKind::kCuda;
+}
+
+void expect_close(Findings& findings, const ExecutionOptions& execution, const DenseResult& got,
+                  const DenseResult& wanted, const std::string& what) {
   findings.expect_ok(got.status, what);
   findings.expect_ok(wanted.status, what);
-  // fp32 results of N(0, 1) data: |v| < 3.5 and logits near 1; ten times what is measured.
+  // fp32 results of N(0, 1) data: |v| < 3.5 and logits near 1; ten times what is measured. Softmax
+  // weights that are rounded to bf16 are rounded otherwise where the maximum is another.
+  const double allowed = on_gpu(execution) ? 0x1p-8 : 1e-5;
   const Distance error = distance(got, wanted);
-  findings.expect(error.out <= 1e-5 && error.lse <= 1e-5,
+  findings.expect(error.out <= allowed && error.lse <= 1e-5,
                   what + text(": out differs by %.3g, LSE by %.3g", error.out, error.lse));
 }
 
@@ -109,7 +115,7 @@ std::vector<std::string> empty_context_chunks(const ExecutionOptions& execution,
       DenseBatch::random({64, 32, 64}, 2, Dtype::kBf16, kCausalMask, q_lens, k_lens, seed));
   const ContextPlan plan = equal_chunks(context_lens(batch), 64);
   const DenseResult layer = run_layer(batch, plan, execution);
-  expect_close(findings, layer, run(batch, execution), "chunks against one pass");
+  expect_close(findings, execution, layer, run(batch, execution), "chunks against one pass");
   for (int64_t r = 0; r < batch.sequences(); ++r) {
     if (q_lens[static_cast<size_t>(r)] != k_lens[static_cast<size_t>(r)]) continue;
     const DenseResult alone = run(batch.select({r}), execution);
@@ -156,7 +162,8 @@ std::vector<std::string> chunk_count(const ExecutionOptions& execution, uint64_t
       DenseBatch::random({128, 64, 128}, 1, Dtype::kBf16, kCausalMask, {24}, {24 + 4096}, seed);
   DenseBatch exact = batch;
   exact.problem.out_dtype = Dtype::kFp32;
-  ExecutionOptions reference = execution;
+  ExecutionOptions reference;
+  reference.device.kind = DeviceKind::kCpu;
   reference.kernel = "cpu_reference";
   const DenseResult oracle = run(exact, reference);
   findings.expect_ok(oracle.status, "oracle");
@@ -178,7 +185,7 @@ std::vector<std::string> chunk_count(const ExecutionOptions& execution, uint64_t
         run_layer(batch, equal_chunks(context_lens(batch), tokens), execution);
     findings.expect_ok(chunked.status, "chunked");
     const double error = relative_rms(chunked);
-    findings.expect(error <= 1.02 * one_pass,
+    findings.expect(error <= (on_gpu(execution) ? 1.05 : 1.02) * one_pass,
                     text("chunks of %lld: relative RMS error %.4g, in one pass %.4g",
                          static_cast<long long>(tokens), error, one_pass));
   }
@@ -262,7 +269,8 @@ std::vector<std::string> part_without_visible_key(const ExecutionOptions& execut
   DenseBatch first = batch.cut(0, 0, 2, 0, 128);
   first.problem.mask = kFullMask;
   const DenseBatch second = batch.cut(0, 0, 2, 128, 129);  // causal: row 0 sees nothing of it
-  expect_close(findings, merged(run(first, execution), run(second, execution), execution),
+  expect_close(findings, execution,
+               merged(run(first, execution), run(second, execution), execution),
                run(batch, execution), "merge of the two parts");
   return findings.take();
 }
@@ -377,6 +385,10 @@ std::vector<std::string> layouts_bitwise(const ExecutionOptions& execution, uint
        layout_case(Layout::kPadded, Layout::kPadded, Layout::kPadded, Layout::kTransposed)},
   }};
   for (const auto& [name, c] : variants) {
+    if (on_gpu(execution) && c.q_layout == Layout::kOdd) {  // refused
+      findings.expect_code(case_bits(c, execution, seed).status, StatusCode::kAlignment, name);
+      continue;
+    }
     expect_same_bits(findings, case_bits(c, execution, seed), wanted, name);
   }
   return findings.take();
@@ -438,7 +450,8 @@ std::vector<std::string> lse_base_of_merge(const ExecutionOptions& execution, ui
   DenseBatch prefix = batch.cut(0, 0, 64, 0, 3072);
   prefix.problem.mask = kFullMask;
   const DenseBatch suffix = batch.cut(0, 0, 64, 3072, 3072 + 64);
-  expect_close(findings, merged(run(prefix, execution), run(suffix, execution), execution),
+  expect_close(findings, execution,
+               merged(run(prefix, execution), run(suffix, execution), execution),
                run(batch, execution), "3072 + 64 keys merged");
   return findings.take();
 }
