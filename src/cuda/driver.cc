@@ -62,7 +62,7 @@ std::string load_api(const DynamicLibrary& library, DriverApi& api) {
   FLASHPRIME_LOAD(cuStreamGetCtx);
   FLASHPRIME_LOAD(cuStreamIsCapturing);
   FLASHPRIME_LOAD(cuStreamSynchronize);
-  FLASHPRIME_LOAD(cuPointerGetAttribute);
+  FLASHPRIME_LOAD(cuPointerGetAttributes);
   FLASHPRIME_LOAD(cuMemAlloc_v2);
   FLASHPRIME_LOAD(cuMemFree_v2);
   FLASHPRIME_LOAD(cuMemcpyHtoDAsync_v2);

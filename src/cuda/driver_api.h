@@ -52,11 +52,7 @@ enum DeviceAttribute : int {
   kMaxSharedBytesPerBlockOptin = 97,
 };
 enum FunctionAttribute : int { kMaxDynamicSharedBytes = 8, kPreferredSharedCarveout = 9 };
-enum PointerAttribute : int {
-  kPointerMemoryType = 2,
-  kPointerIsManaged = 8,
-  kPointerDeviceOrdinal = 9
-};
+enum PointerAttribute : int { kPointerMemoryType = 2, kPointerDeviceOrdinal = 9 };
 enum MemoryType : unsigned int { kMemoryHost = 1, kMemoryDevice = 2 };
 enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };
 
@@ -93,7 +89,8 @@ struct DriverApi {
   Result (*cuStreamGetCtx)(StreamHandle stream, Context* context);
   Result (*cuStreamIsCapturing)(StreamHandle stream, CaptureStatus* status);
   Result (*cuStreamSynchronize)(StreamHandle stream);
-  Result (*cuPointerGetAttribute)(void* data, PointerAttribute attribute, DevicePointer pointer);
+  Result (*cuPointerGetAttributes)(unsigned int count, PointerAttribute* attributes, void** data,
+                                   DevicePointer pointer);
   Result (*cuMemAlloc_v2)(DevicePointer* pointer, size_t bytes);
   Result (*cuMemFree_v2)(DevicePointer pointer);
   Result (*cuMemcpyHtoDAsync_v2)(DevicePointer to, const void* from, size_t bytes,

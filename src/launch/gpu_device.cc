@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/gpu_device.h"
 
+#include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -41,6 +43,12 @@ StatusOr<std::unique_ptr<GpuDevice>> open_device(int32_t ordinal) {
 }  // namespace
 
 StatusOr<const GpuDevice*> GpuDevice::get(int32_t ordinal) {
+  // The devices that are open, without a lock.
+  static std::array<std::atomic<const GpuDevice*>, 64> open = {};
+  const bool has_place = ordinal >= 0 && static_cast<size_t>(ordinal) < open.size();
+  if (has_place) {
+    if (const GpuDevice* device = open[static_cast<size_t>(ordinal)]) return device;
+  }
   static std::mutex mutex;
   static auto* const devices = new std::map<int32_t, std::unique_ptr<GpuDevice>>;
   const std::lock_guard lock(mutex);
@@ -53,6 +61,7 @@ StatusOr<const GpuDevice*> GpuDevice::get(int32_t ordinal) {
     }
     device = *std::move(opened);
   }
+  if (has_place) open[static_cast<size_t>(ordinal)] = device.get();
   return static_cast<const GpuDevice*>(device.get());
 }
 

@@ -19,6 +19,7 @@ namespace {
 
 // Blocks of keys that a split has at least: below, combining costs more than the split saves.
 constexpr int64_t kMinBlocksPerSplit = 4;
+constexpr double kAlmost = 0.85;  // of the best use of the device
 constexpr int64_t kWorkspaceAlignment = 256;
 
 // Query tiles of a call at most; see tile_of_slot() in kernels/attention/tile_of_block.cuh.
@@ -99,10 +100,24 @@ int32_t choose_num_splits(const PrefillProblem& problem, const PrefillParams& pa
   if (problem.num_splits > 1) {
     return static_cast<int32_t>(std::clamp<int64_t>(blocks_of_keys, 1, problem.num_splits));
   }
-  const int64_t tiles = std::max<int64_t>(query_slots(params, policy) * params.num_heads, 1);
+  // Blocks run in waves of `room`. Of all numbers of splits the smallest that fills its waves
+  // almost as well as the best; each sequence has at least its share of the tiles.
+  const int64_t block_q = policy.block_q();
+  const int64_t tiles =
+      std::max((params.total_q + block_q - 1) / block_q, params.batch) * params.num_heads;
   const int64_t room = int64_t{device.properties.num_sms} * policy.min_blocks_per_sm;
-  return static_cast<int32_t>(std::clamp<int64_t>(
-      std::min(room / tiles, blocks_of_keys / kMinBlocksPerSplit), 1, kMaxSplits));
+  const int64_t most = std::clamp<int64_t>(
+      std::min(4 * room / std::max<int64_t>(tiles, 1), blocks_of_keys / kMinBlocksPerSplit), 1,
+      kMaxSplits);
+  const auto fill = [&](int64_t splits) {
+    const int64_t waves = (tiles * splits + room - 1) / room;
+    return static_cast<double>(tiles * splits) / static_cast<double>(waves * room);
+  };
+  double best = 0;
+  for (int64_t splits = 1; splits <= most; ++splits) best = std::max(best, fill(splits));
+  int64_t splits = 1;
+  while (splits < most && fill(splits) < kAlmost * best) ++splits;
+  return static_cast<int32_t>(splits);
 }
 
 StatusOr<int64_t> gpu_workspace_bytes(const PrefillProblem& problem, const PrefillParams& params,

@@ -19,28 +19,17 @@ bool has_elements(const TensorView& view) {
 // CUDA ordinal of the device that owns the memory, kHostMemory for memory of the host: pageable,
 // pinned or registered.
 int32_t owner(const cuda::Driver& driver, const void* data) {
-  const auto pointer = reinterpret_cast<cuda::DevicePointer>(data);
-  unsigned int type = cuda::kMemoryHost;
+  unsigned int type = 0;  // what the driver gives for memory that it does not know
   int ordinal = kHostMemory;
-  const auto& api = driver.api();
-  if (api.cuPointerGetAttribute(&type, cuda::kPointerMemoryType, pointer) != cuda::kSuccess ||
-      type != cuda::kMemoryDevice ||
-      api.cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, pointer) != cuda::kSuccess) {
-    return kHostMemory;
-  }
-  return ordinal;
+  cuda::PointerAttribute attributes[] = {cuda::kPointerMemoryType, cuda::kPointerDeviceOrdinal};
+  void* values[] = {&type, &ordinal};
+  const cuda::Result result = driver.api().cuPointerGetAttributes(
+      2, attributes, values, reinterpret_cast<cuda::DevicePointer>(data));
+  return result == cuda::kSuccess && type == cuda::kMemoryDevice ? ordinal : kHostMemory;
 }
 
 std::string place_name(int32_t ordinal) {
   return ordinal == kHostMemory ? "host memory" : concat("memory of cuda:", ordinal);
-}
-
-Status check_owner(const cuda::Driver& driver, const NamedTensor& tensor, int32_t wanted,
-                   std::string_view why) {
-  const int32_t found = owner(driver, tensor.view.data);
-  FLASHPRIME_REQUIRE(found == wanted, StatusCode::kDevice, tensor.name, ": got ", place_name(found),
-                     ", wanted ", place_name(wanted), why);
-  return ok_status();
 }
 
 }  // namespace
@@ -48,7 +37,7 @@ Status check_owner(const cuda::Driver& driver, const NamedTensor& tensor, int32_
 StatusOr<const GpuDevice*> place_call(const Device& device, std::span<const NamedTensor> tensors) {
   const cuda::Driver* driver = nullptr;
   int32_t wanted = kHostMemory;
-  std::string why;
+  const NamedTensor* decided_by = nullptr;  // kAuto: the first tensor with elements
   if (device.kind == DeviceKind::kCuda) {
     const StatusOr<const cuda::Driver*> found = cuda::Driver::get();
     if (!found.ok()) return found.status();
@@ -56,25 +45,21 @@ StatusOr<const GpuDevice*> place_call(const Device& device, std::span<const Name
     wanted = device.index;
     FLASHPRIME_REQUIRE(wanted >= 0 && wanted < driver->device_count(), StatusCode::kDevice,
                        "device: got cuda:", wanted, ", there are ", driver->device_count());
-    why = ", the device of the call";
   } else {
     driver = cuda::Driver::get_if_loaded();
     if (driver == nullptr) return static_cast<const GpuDevice*>(nullptr);
-    if (device.kind == DeviceKind::kCpu) {
-      why = " because the call runs on the CPU";
-    } else {
-      // The first tensor with elements decides; the others have to be where it is.
-      const auto first =
-          std::find_if(tensors.begin(), tensors.end(),
-                       [](const NamedTensor& tensor) { return has_elements(tensor.view); });
-      if (first == tensors.end()) return static_cast<const GpuDevice*>(nullptr);
-      wanted = owner(*driver, first->view.data);
-      why = concat(", where ", first->name, " is");
-    }
   }
   for (const NamedTensor& tensor : tensors) {
     if (!has_elements(tensor.view)) continue;
-    FLASHPRIME_RETURN_IF_ERROR(check_owner(*driver, tensor, wanted, why));
+    const int32_t found = owner(*driver, tensor.view.data);
+    if (device.kind == DeviceKind::kAuto && decided_by == nullptr) {
+      decided_by = &tensor;
+      wanted = found;
+    }
+    FLASHPRIME_REQUIRE(
+        found == wanted, StatusCode::kDevice, tensor.name, ": got ", place_name(found), ", wanted ",
+        place_name(wanted),
+        decided_by != nullptr ? ", where the tensors before it are" : ", the device of the call");
   }
   if (wanted == kHostMemory) return static_cast<const GpuDevice*>(nullptr);
   return GpuDevice::get(wanted);

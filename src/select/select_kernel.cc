@@ -30,7 +30,8 @@ std::string device_name(const Device& device) {
 // Every reason why `row` cannot run the problem, in the order device, dtype, dependencies, dims,
 // mask, rest.
 std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem& problem,
-                                      const ExecutionOptions& options, const Device& device) {
+                                      const ExecutionOptions& options, const Device& device,
+                                      bool device_is_known) {
   std::vector<std::string> reasons;
   const auto require = [&](bool condition, const auto&... message) {
     if (!condition) reasons.push_back(concat(message...));
@@ -46,7 +47,7 @@ std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem
             ", wanted one of ", row.info.dtypes);
     require(contains(row.out_dtypes, problem.out_dtype), "out_dtype: got ",
             dtype_name(problem.out_dtype), ", wanted one of ", row.info.out_dtypes);
-    if (right_device) {
+    if (right_device && !device_is_known) {
       const std::string unavailable = row.unavailable_reason(device);
       require(unavailable.empty(), unavailable);
     }
@@ -97,7 +98,7 @@ Explanation explain(const PrefillProblem& problem, const ExecutionOptions& optio
   for (const KernelRow& row : kernel_registry()) {
     KernelVerdict verdict;
     verdict.kernel = row.info.name;
-    verdict.reasons = find_reasons(row, problem, options, options.device);
+    verdict.reasons = find_reasons(row, problem, options, options.device, false);
     verdict.supported = verdict.reasons.empty();
     if (verdict.supported && !explanation.supported) {
       explanation.supported = true;
@@ -122,7 +123,11 @@ StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
   }
   std::string all_reasons;
   for (const KernelRow& row : registry) {
-    const std::vector<std::string> reasons = find_reasons(row, problem, options, device);
+    // A call that has a GPU needs no second look at it.
+    const bool device_is_known =
+        device.kind == DeviceKind::kCuda && row.info.device == DeviceKind::kCuda;
+    const std::vector<std::string> reasons =
+        find_reasons(row, problem, options, device, device_is_known);
     if (reasons.empty()) return &row;
     all_reasons += concat("\n  ", row.info.name, ":");
     for (const std::string& reason : reasons) all_reasons += concat("\n    ", reason);

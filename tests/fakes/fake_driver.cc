@@ -116,18 +116,24 @@ FAKE Result cuStreamIsCapturing(StreamHandle, CaptureStatus* status) {
 FAKE Result cuStreamSynchronize(StreamHandle) {
   return kSuccess;
 }
-FAKE Result cuPointerGetAttribute(void* data, PointerAttribute attribute, DevicePointer pointer) {
+FAKE Result cuPointerGetAttributes(unsigned int count, PointerAttribute* attributes, void** data,
+                                   DevicePointer pointer) {
   const std::lock_guard lock(memory_mutex);
   const auto after = device_memory.upper_bound(pointer);
-  if (after == device_memory.begin()) return kErrorInvalidValue;
-  const auto& [begin, bytes] = *std::prev(after);
-  if (pointer >= begin + bytes) return kErrorInvalidValue;
-  switch (attribute) {
-    case kPointerMemoryType: *static_cast<unsigned int*>(data) = kMemoryDevice; return kSuccess;
-    case kPointerIsManaged: *static_cast<unsigned int*>(data) = 0; return kSuccess;
-    case kPointerDeviceOrdinal: *static_cast<int*>(data) = state.memory_device; return kSuccess;
+  const bool known = after != device_memory.begin() &&
+                     pointer < std::prev(after)->first + std::prev(after)->second;
+  for (unsigned int i = 0; i < count; ++i) {
+    switch (attributes[i]) {
+      case kPointerMemoryType:
+        *static_cast<unsigned int*>(data[i]) =
+            known ? static_cast<unsigned int>(kMemoryDevice) : 0u;
+        break;
+      case kPointerDeviceOrdinal:
+        *static_cast<int*>(data[i]) = known ? state.memory_device : -2;  // as the driver does
+        break;
+    }
   }
-  return kErrorInvalidValue;
+  return kSuccess;
 }
 // "Device" memory is host memory.
 FAKE Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, StreamHandle) {
