@@ -297,15 +297,19 @@ class UninterruptedFileOps : public FileOps {
   bool interrupted() override { return false; }
 };
 
+std::string counted(int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", with_commas(count), what, count == 1 ? "" : "s");
+}
+
 Status write_plot(const Report& report) {
   const ReplayOptions& options = report.options;
   const size_t slash = options.trace.rfind('/');
   const ReplayPlot plot = make_replay_plot(
       report.replay.totals().records,
       fmt::format(
-          "{}, {} heads, {}, {} layers | {}, {} threads | {}", report.model.name,
-          report.model.heads, dtype_name(options.common.dtype), options.layers, cpu_info().brand,
-          report.threads,
+          "{}, {}, {}, {} | {}, {} | {}", report.model.name, counted(report.model.heads, "head"),
+          dtype_name(options.common.dtype), counted(options.layers, "layer"), cpu_info().brand,
+          counted(report.threads, "thread"),
           printable(slash == std::string::npos ? options.trace : options.trace.substr(slash + 1),
                     60)));
   StatusOr<std::string> bytes = plot_svg(plot);
@@ -332,7 +336,8 @@ int run_replay(Session& session, const ReplayOptions& options) {
       synthetic ? synthetic_trace(options.trace, static_cast<uint64_t>(options.common.seed))
                 : read_trace(options.trace);
   if (!trace.ok()) {
-    return session.fail(synthetic ? kExitUsage : kExitBadInput, trace.status().message());
+    return session.fail(synthetic ? kExitUsage : exit_code_of(trace.status().code()),
+                        trace.status().message());
   }
   const StatusOr<int64_t> workspace_rows = choose_workspace_rows(options, *trace);
   if (!workspace_rows.ok()) return session.fail(kExitUsage, workspace_rows.status().message());

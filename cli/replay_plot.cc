@@ -20,11 +20,15 @@ constexpr double kLeft = 90.0;
 constexpr double kRight = 930.0;
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73"};  // told apart by anyone
 
-// 1, 2 or 5 times a power of ten, so that `range` has at most `count` of it.
-double tick_step(double range, int count) {
+enum class Numbers { kReal, kWhole };
+
+// 1, 2, 2.5 or 5 times a power of ten, so that `range` has at most `count` of it.
+double tick_step(double range, int count, Numbers numbers) {
   const double rough = range / count;
+  if (numbers == Numbers::kWhole && rough <= 1.0) return 1.0;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  for (double factor : {1.0, 2.0, 5.0}) {
+  for (double factor : {1.0, 2.0, 2.5, 5.0}) {
+    if (factor == 2.5 && power < 10.0 && numbers == Numbers::kWhole) continue;
     if (factor * power >= rough * (1.0 - 1e-9)) return factor * power;
   }
   return 10.0 * power;
@@ -83,34 +87,50 @@ class Svg {
   std::string body_;
 };
 
-// A rectangle with axes from 0 to what was measured.
+struct Axis {
+  std::string label;
+  double max;
+  double tick;
+
+  // The axis of values ends at a tick, so that the largest has air above it.
+  static Axis of_values(std::string label, double largest, int ticks, Numbers numbers) {
+    const double range = largest > 0.0 ? largest : 1.0;
+    const double tick = tick_step(range, ticks, numbers);
+    return {std::move(label), tick * std::ceil(range / tick * (1.0 - 1e-9)), tick};
+  }
+};
+
 struct Panel {
-  double top, bottom, x_max, y_max;
+  double top, bottom;
+  Axis across, up;
 
-  double x(double value) const { return kLeft + (kRight - kLeft) * value / x_max; }
-  double y(double value) const { return bottom - (bottom - top) * value / y_max; }
+  double x(double value) const { return kLeft + (kRight - kLeft) * value / across.max; }
+  double y(double value) const { return bottom - (bottom - top) * value / up.max; }
 
-  void draw_axes(Svg& svg, std::string_view x_label, std::string_view y_label, int y_ticks) const {
-    const double y_step = tick_step(y_max, y_ticks);
-    for (int i = 0; i * y_step <= y_max * (1.0 + 1e-9); ++i) {
-      svg.line(kLeft, y(i * y_step), kRight, y(i * y_step), "stroke=\"#dddddd\"");
-      svg.text(kLeft - 6, y(i * y_step) + 4, "end", tick_text(i * y_step));
+  void draw_axes(Svg& svg) const {
+    for (int i = 0; i * up.tick <= up.max * (1.0 + 1e-9); ++i) {
+      svg.line(kLeft, y(i * up.tick), kRight, y(i * up.tick), "stroke=\"#dddddd\"");
+      svg.text(kLeft - 6, y(i * up.tick) + 4, "end", tick_text(i * up.tick));
     }
-    const double x_step = tick_step(x_max, 8);
-    for (int i = 0; !x_label.empty() && i * x_step <= x_max * (1.0 + 1e-9); ++i) {
-      svg.line(x(i * x_step), bottom, x(i * x_step), bottom + 5, "stroke=\"black\"");
-      svg.text(x(i * x_step), bottom + 18, "middle", tick_text(i * x_step));
+    for (int i = 0; i * across.tick <= across.max * (1.0 + 1e-9); ++i) {
+      svg.line(x(i * across.tick), bottom, x(i * across.tick), bottom + 5, "stroke=\"black\"");
+      // The strips above the last share its labels.
+      if (across.label.empty()) continue;
+      svg.text(x(i * across.tick), bottom + 18, "middle", tick_text(i * across.tick));
     }
     svg.line(kLeft, bottom, kRight, bottom, "stroke=\"black\"");
     svg.line(kLeft, top, kLeft, bottom, "stroke=\"black\"");
-    svg.text((kLeft + kRight) / 2, bottom + 36, "middle", x_label);
-    svg.vertical_text(24, (top + bottom) / 2, y_label);
+    svg.text((kLeft + kRight) / 2, bottom + 36, "middle", across.label);
+    svg.vertical_text(24, (top + bottom) / 2, up.label);
   }
 };
 
 void draw_titles(Svg& svg, double top, std::string_view title, std::string_view subtitle) {
   svg.text(kLeft, top, "start", title, " font-size=\"16\" font-weight=\"bold\"");
-  svg.text(kLeft, top + 18, "start", subtitle);
+  // A long name of a processor or trace is set smaller, rather than beyond the edge.
+  const double size =
+      std::min(12.0, (kRight - kLeft) / (0.6 * static_cast<double>(subtitle.size() + 1)));
+  svg.text(kLeft, top + 18, "start", subtitle, fmt::format(" font-size=\"{:.1f}\"", size));
 }
 
 // Right-aligned, in one row.
@@ -128,14 +148,17 @@ void draw_legend(Svg& svg, double y,
 
 void draw_histogram(Svg& svg, const ReplayPlot& plot) {
   draw_titles(svg, 30, "Latency of a step", plot.subtitle);
-  const int64_t most =
-      std::max<int64_t>(1, plot.bin_counts.empty()
-                               ? 0
-                               : *std::max_element(plot.bin_counts.begin(), plot.bin_counts.end()));
+  int64_t most = 0;
+  for (int64_t count : plot.bin_counts) most = std::max(most, count);
+  const double longest =
+      plot.bin_width * static_cast<double>(std::max<size_t>(1, plot.bin_counts.size()));
   const Panel panel = {
-      90, 320, plot.bin_width * static_cast<double>(std::max<size_t>(1, plot.bin_counts.size())),
-      static_cast<double>(most)};
-  panel.draw_axes(svg, fmt::format("time of a step, attention ({})", plot.time_unit), "steps", 5);
+      90,
+      320,
+      {fmt::format("time of a step, attention ({})", plot.time_unit), longest,
+       tick_step(longest, 8, Numbers::kReal)},
+      Axis::of_values("number of steps", static_cast<double>(most), 5, Numbers::kWhole)};
+  panel.draw_axes(svg);
   for (size_t i = 0; i < plot.bin_counts.size(); ++i) {
     const double left = panel.x(plot.bin_width * static_cast<double>(i));
     const double right = panel.x(plot.bin_width * static_cast<double>(i + 1));
@@ -165,14 +188,17 @@ void draw_timeline(Svg& svg, const ReplayPlot& plot) {
     double most = 0.0;
     for (double value : strip.values) most = std::max(most, value);
     const double top = 460.0 + 132.0 * static_cast<double>(i);
-    const Panel panel = {top, top + 112, static_cast<double>(std::max<int64_t>(plot.steps, 1)),
-                         most > 0.0 ? most : 1.0};
     const bool last = i + 1 == plot.strips.size();
-    panel.draw_axes(svg, last ? "step" : "", strip.axis, 3);
+    const auto steps = static_cast<double>(std::max<int64_t>(plot.steps, 1));
+    const Panel panel = {top,
+                         top + 108,
+                         {last ? "step" : "", steps, tick_step(steps, 8, Numbers::kWhole)},
+                         Axis::of_values(strip.axis, most, 4, Numbers::kReal)};
+    panel.draw_axes(svg);
     std::string points;
     for (size_t at = 0; at < strip.values.size(); ++at) {
       const auto begin = static_cast<double>(static_cast<int64_t>(at) * plot.steps_per_value);
-      const double end = std::min(begin + static_cast<double>(plot.steps_per_value), panel.x_max);
+      const double end = std::min(begin + static_cast<double>(plot.steps_per_value), steps);
       points += fmt::format("{}{:.1f} {:.1f}H{:.1f}", at == 0 ? 'M' : 'L', panel.x(begin),
                             panel.y(strip.values[at]), panel.x(end));
     }

@@ -39,29 +39,57 @@ import matplotlib.pyplot as pyplot
 
 plot = json.load(sys.stdin)
 pyplot.rcParams["text.parse_math"] = False
+# In points: of a figure of 9.6 by 9.6 inches.
+subtitle_size = min(9, 1000 / (len(plot["subtitle"]) + 1))
 figure, axes = pyplot.subplots(4, 1, figsize=(9.6, 9.6), dpi=100, layout="constrained",
                                gridspec_kw={"height_ratios": [2.2, 1, 1, 1]})
+figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+
+
+def titles(axis, title):
+    axis.set_title(plot["subtitle"], loc="left", fontsize=subtitle_size, pad=22)
+    axis.annotate(title, (0, 1), (0, 38), xycoords="axes fraction", textcoords="offset points",
+                  fontsize=12, fontweight="bold")
+
+
+def legend(axis, handles):
+    axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2,
+                ncols=4, frameon=False, fontsize=9)
+
+
 histogram = axes[0]
 width = plot["bin_width"]
-histogram.bar([i * width for i in range(len(plot["bin_counts"]))], plot["bin_counts"],
-              width=width * 0.95, align="edge", color="#0072b2", label="steps")
+handles = [histogram.bar([i * width for i in range(len(plot["bin_counts"]))], plot["bin_counts"],
+                         width=width * 0.95, align="edge", color="#0072b2", label="steps")]
 for mark, color in zip(plot["marks"], ["#009e73", "#e69f00", "#d55e00"]):
-    histogram.axvline(mark["value"], color=color, linestyle="--", label=mark["label"])
-histogram.set_title("Latency of a step\n" + plot["subtitle"], fontsize=10)
+    handles.append(histogram.axvline(mark["value"], color=color, linestyle="--",
+                                     label=mark["label"]))
+histogram.set_xlim(0, width * max(1, len(plot["bin_counts"])))
+histogram.yaxis.get_major_locator().set_params(integer=True)
 histogram.set_xlabel("time of a step, attention (" + plot["time_unit"] + ")")
-histogram.set_ylabel("steps")
-histogram.legend()
+histogram.set_ylabel("number of steps")
+titles(histogram, "Latency of a step")
+legend(histogram, handles)
+
+handles = []
 for axis, strip, color in zip(axes[1:], plot["strips"], ["#0072b2", "#d55e00", "#009e73"]):
     edges = [min(i * plot["steps_per_value"], plot["steps"])
              for i in range(len(strip["values"]) + 1)]
     if strip["values"]:
-        axis.stairs(strip["values"], edges, color=color, label=strip["label"], baseline=None)
-        axis.legend(loc="upper right")
-    axis.set_ylim(bottom=0)
+        handles.append(axis.stairs(strip["values"], edges, color=color, label=strip["label"],
+                                   baseline=None))
+    axis.set_xlim(0, max(1, plot["steps"]))
+    axis.set_ylim(0, 1.1 * max([*strip["values"], 0]) or 1)
     axis.set_ylabel(strip["axis"])
     axis.grid(axis="y", alpha=0.3)
-axes[1].set_title("Steps over the replay\n" + plot["subtitle"], fontsize=10)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_formatter(lambda value, position: f"{value:,.10g}")
+    axis.tick_params(labelbottom=axis is axes[3])
 axes[3].set_xlabel("step")
+figure.align_ylabels()
+titles(axes[1], "Steps over the replay")
+legend(axes[1], handles)
 figure.savefig(sys.stdout.buffer, format="png")
 )py";
 

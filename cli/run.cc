@@ -64,7 +64,6 @@ StatusOr<LseLayout> parse_lse_layout(std::string_view text) {
                 fmt::format("got '{}', want heads-tokens or tokens-heads", printable(text)));
 }
 
-// Digits and one of K, M, G, T for powers of 1024.
 template <typename Parse, typename Target>
 CLI::Option* add_parsed(CLI::App& app, const std::string& name, const char* type, Parse parse,
                         Target* target, const std::string& description) {

@@ -21,7 +21,8 @@ namespace flashprime::cli {
 StatusOr<int64_t> parse_integer(std::string_view text, int64_t min, int64_t max);
 // Digits with at most one decimal point.
 StatusOr<double> parse_decimal(std::string_view text, double min, double max);
-// "1000000", or with a unit of 1024: "512M", "16G".
+
+// "1000000", "512M", "16G": powers of 1024.
 StatusOr<int64_t> parse_bytes(std::string_view text);
 
 // Options that take exactly what the two functions above take.

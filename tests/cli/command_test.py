@@ -6,6 +6,7 @@ FLASHPRIME_COMMAND names the binary, FLASHPRIME_DATA the folder of trace excerpt
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -291,20 +292,30 @@ class Replay(CommandTest):
 
     def test_memory_is_capped_before_it_is_taken(self):
         self.expect_error(5, "more than --max-memory 1,048,576", *REPLAY, "--max-memory", "1M")
-        # Over 2^63 bytes, and no allocation of any of it.
+        # More than any machine has, and no allocation of any of it.
         self.expect_error(5, "more than --max-memory", "replay", "--trace", MOONCAKE, "--dims",
-                          "1000000,1000000,1000000", "--heads", "1000000", "--budget", "1000000")
+                          "65536,65536,65536", "--heads", "65536", "--budget", "1000000")
         self.expect(2, *REPLAY, "--max-memory", "0")
         self.expect(2, *REPLAY, "--max-memory", "1.5G")
         self.json(0, *REPLAY, "--steps", "1", "--max-memory", "1G")
+
+    def test_a_replay_takes_no_more_memory_than_it_was_checked_for(self):
+        arguments = ["replay", "--trace", MOONCAKE, "--model", "deepseek-v2-lite", "--tp", "4",
+                     "--workspace-rows", "4096", "--steps", "4", "--verify", "0"]
+        error = self.expect(5, *arguments, "--max-memory", "1").stderr.decode()
+        checked = float(re.search(r"take up to ([0-9.]+) MB", error).group(1)) * 1e6
+        taken = self.json(0, *arguments)["peak_memory_bytes"]
+        # What a process takes without tensors is some 17 MB.
+        self.assertLess(taken, checked + 40e6)
+        self.assertGreater(taken, checked / 2)
 
     def test_a_bad_trace_is_exit_code_3_and_named(self):
         with tempfile.TemporaryDirectory() as folder:
             def replay(path):
                 return ["replay", "--trace", path, "--model", "deepseek-v2-lite"]
 
-            self.expect_error(3, "Is a directory", *replay(folder))
-            self.expect_error(3, "No such file", *replay(os.path.join(folder, "absent")))
+            self.expect_error(3, ":1 (byte 0): is a directory", *replay(folder))
+            self.expect_error(5, "No such file", *replay(os.path.join(folder, "absent")))
             path = os.path.join(folder, "bad.csv")
             with open(path, "wb") as out:
                 out.write(b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
@@ -314,8 +325,10 @@ class Replay(CommandTest):
             os.mkfifo(fifo)
             self.expect_error(3, "empty", *replay(fifo))
             odd = os.path.join(os.fsencode(folder), b"\xff\xfe.csv")
-            self.expect(3, *replay(odd))
-            self.expect(3, *replay(odd), "--json")
+            self.expect(5, *replay(odd))
+            self.expect(5, *replay(odd), "--json")
+            shutil.copy(MOONCAKE, odd)
+            self.json(0, *replay(odd), "--tp", "16", "--steps", "1")
 
     def test_a_request_over_the_stated_model_length_is_refused(self):
         self.expect_error(2, "--max-model-len: got 100, want at least", *REPLAY,
