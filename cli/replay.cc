@@ -10,6 +10,7 @@
 
 #include "cli/common_options.h"
 #include "cli/files/atomic_file.h"
+#include "cli/files/input_file.h"
 #include "cli/replay_run.h"
 #include "cli/session.h"
 #include "cli/text.h"
@@ -280,6 +281,10 @@ int check_plot(Session& session, const ReplayOptions& options) {
     return session.fail(kExitUsage, fmt::format("--plot: got '{}', want a name that ends in .png "
                                                 "or .svg",
                                                 printable(options.plot, 200)));
+  }
+  if (same_file(options.trace, options.plot)) {
+    return session.fail(kExitUsage, fmt::format("--plot: {} is the trace, which is never written",
+                                                printable_path(options.plot)));
   }
   if (png) {
     if (const Status renderer = check_png_renderer(); !renderer.ok()) {

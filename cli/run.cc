@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // flashprime run: attention of tensors in a file, into a file.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -11,6 +10,7 @@
 
 #include "cli/common_options.h"
 #include "cli/files/atomic_file.h"
+#include "cli/files/input_file.h"
 #include "cli/files/prefill_inputs.h"
 #include "cli/files/safetensors.h"
 #include "cli/run_slices.h"
@@ -123,12 +123,6 @@ struct Output {
   OutputTensor tensor;
   Buffer buffer;
 };
-
-bool same_file(const std::string& a, const std::string& b) {
-  struct stat of_a = {}, of_b = {};
-  return stat(a.c_str(), &of_a) == 0 && stat(b.c_str(), &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
-}
 
 // The path of a file to a file, in the order in which it happens.
 class Run {

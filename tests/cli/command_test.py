@@ -425,6 +425,17 @@ exit 0
         self.expect_error(5, "folder.svg", *long, self.path("folder.svg"))
         self.expect_error(5, "absent", *long, self.path("absent/plot.svg"))
 
+    def test_the_trace_is_never_the_plot(self):
+        trace = self.path("trace.svg")
+        shutil.copy(CONVERSATION, trace)
+        os.symlink(trace, self.path("soft.svg"))
+        os.link(trace, self.path("hard.png"))
+        for plot in (trace, self.path("soft.svg"), self.path("hard.png"), self.path("./trace.svg")):
+            self.expect_error(2, "is the trace", "replay", "--trace", trace, "--model",
+                              "deepseek-v2-lite", "--plot", plot)
+        with open(trace, "rb") as kept, open(CONVERSATION, "rb") as original:
+            self.assertEqual(kept.read(), original.read())
+
     def test_ctrl_c_draws_what_was_done(self):
         path = self.path("plot.svg")
         process = subprocess.Popen([COMMAND, *REPLAY, "--layers", "1000", "--plot", path],
