@@ -33,6 +33,10 @@ std::vector<double> sorted_step_seconds(const ReplayTotals& totals) {
   return sorted;
 }
 
+std::string counted(int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", with_commas(count), what, count == 1 ? "" : "s");
+}
+
 int64_t peak_memory_bytes() {
   struct rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -175,13 +179,13 @@ std::string report_table(const Report& report) {
   const auto count = [](size_t n) { return with_commas(static_cast<int64_t>(n)); };
 
   std::vector<std::vector<std::string>> rows;
-  rows.push_back({"device", fmt::format("{}, {} threads", cpu_info().brand, report.threads)});
+  rows.push_back({"device", cpu_info().brand + ", " + counted(report.threads, "thread")});
   rows.push_back({"kernel", report.explanation.kernel + "  " + report.explanation.detail});
   rows.push_back(
       {"model",
-       fmt::format("{}  {}  {} heads (tp {})  {}  {} of {} layers", report.model.name,
-                   dims_text(report.model.dims), report.model.heads, report.model.tp,
-                   dtype_name(options.common.dtype), options.layers,
+       fmt::format("{}  {}  {} (tp {})  {}  {} of {} layers", report.model.name,
+                   dims_text(report.model.dims), counted(report.model.heads, "head"),
+                   report.model.tp, dtype_name(options.common.dtype), options.layers,
                    report.model.num_layers > 0 ? std::to_string(report.model.num_layers) : "?")});
   rows.push_back(
       {"trace",
@@ -301,10 +305,6 @@ class UninterruptedFileOps : public FileOps {
  public:
   bool interrupted() override { return false; }
 };
-
-std::string counted(int64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", with_commas(count), what, count == 1 ? "" : "s");
-}
 
 Status write_plot(const Report& report) {
   const ReplayOptions& options = report.options;
