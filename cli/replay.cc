@@ -9,6 +9,8 @@
 #include <memory>
 
 #include "cli/common_options.h"
+#include "cli/files/atomic_file.h"
+#include "cli/files/input_file.h"
 #include "cli/replay_run.h"
 #include "cli/session.h"
 #include "cli/text.h"
@@ -22,6 +24,17 @@ double percentile(const std::vector<double>& sorted, double p) {
   if (sorted.empty()) return 0.0;
   const auto rank = static_cast<size_t>(std::ceil(p * static_cast<double>(sorted.size())));
   return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
+}
+
+std::vector<double> sorted_step_seconds(const ReplayTotals& totals) {
+  std::vector<double> sorted;
+  for (const StepRecord& record : totals.records) sorted.push_back(record.seconds);
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+std::string counted(int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", with_commas(count), what, count == 1 ? "" : "s");
 }
 
 int64_t peak_memory_bytes() {
@@ -88,8 +101,7 @@ Json report_json(const Report& report) {
   const ReplayTotals& totals = report.replay.totals();
   const VerifyResult& verified = report.replay.verification();
   const VerifyLimits& limits = report.replay.limits();
-  std::vector<double> sorted = totals.step_seconds;
-  std::sort(sorted.begin(), sorted.end());
+  const std::vector<double> sorted = sorted_step_seconds(totals);
   const auto rate = [&](double amount) -> Json {
     if (totals.attention_seconds <= 0.0) return nullptr;
     return amount / totals.attention_seconds;
@@ -162,19 +174,18 @@ std::string report_table(const Report& report) {
   const ReplayTotals& totals = report.replay.totals();
   const VerifyResult& verified = report.replay.verification();
   const VerifyLimits& limits = report.replay.limits();
-  std::vector<double> sorted = totals.step_seconds;
-  std::sort(sorted.begin(), sorted.end());
+  const std::vector<double> sorted = sorted_step_seconds(totals);
   const double seconds = totals.attention_seconds;
   const auto count = [](size_t n) { return with_commas(static_cast<int64_t>(n)); };
 
   std::vector<std::vector<std::string>> rows;
-  rows.push_back({"device", fmt::format("{}, {} threads", cpu_info().brand, report.threads)});
+  rows.push_back({"device", cpu_info().brand + ", " + counted(report.threads, "thread")});
   rows.push_back({"kernel", report.explanation.kernel + "  " + report.explanation.detail});
   rows.push_back(
       {"model",
-       fmt::format("{}  {}  {} heads (tp {})  {}  {} of {} layers", report.model.name,
-                   dims_text(report.model.dims), report.model.heads, report.model.tp,
-                   dtype_name(options.common.dtype), options.layers,
+       fmt::format("{}  {}  {} (tp {})  {}  {} of {} layers", report.model.name,
+                   dims_text(report.model.dims), counted(report.model.heads, "head"),
+                   report.model.tp, dtype_name(options.common.dtype), options.layers,
                    report.model.num_layers > 0 ? std::to_string(report.model.num_layers) : "?")});
   rows.push_back(
       {"trace",
@@ -241,6 +252,81 @@ std::string report_table(const Report& report) {
   return align_columns(rows) + verdict(report) + '\n';
 }
 
+// What the tensors of the largest step can take: as many tokens as a step may have, all with
+// context that fills the workspace, and a longest request in every oracle. In floating point: the
+// options' product may be over 2^63.
+double most_memory_bytes(const ReplayOptions& options, const ModelShape& model, const Trace& trace,
+                         int64_t workspace_rows, int32_t threads) {
+  const auto heads = static_cast<double>(model.heads);
+  const auto nope = static_cast<double>(model.dims.nope);
+  const auto rope = static_cast<double>(model.dims.rope);
+  const auto v = static_cast<double>(model.dims.v);
+  const auto element = static_cast<double>(dtype_bytes(options.common.dtype));
+  const auto tokens = static_cast<double>(std::min(options.budget, trace.prompt_tokens));
+  const auto rows = static_cast<double>(std::min(workspace_rows, trace.prompt_tokens));
+  const double keys = (heads * (nope + v) + rope) * element;
+  const double queries = heads * (nope + rope) * element;
+  const double results = heads * (v * element + 4.0);
+  const double states = 2.0 * heads * (v + 1.0) * 4.0;  // of two chunks, in fp32
+  const double oracles = static_cast<double>(std::min<int64_t>(threads, options.verify));
+  return tokens * (queries + keys + results + states) + rows * keys +
+         oracles * static_cast<double>(longest_request(trace)) * (nope + rope + v) * element;
+}
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// Before a replay that may take hours: whether its plot can be drawn and written. Then kOk.
+int check_plot(Session& session, const ReplayOptions& options) {
+  if (options.plot.empty()) return kExitOk;
+  const bool png = ends_with(options.plot, ".png");
+  if (!png && !ends_with(options.plot, ".svg")) {
+    return session.fail(kExitUsage, fmt::format("--plot: got '{}', want a name that ends in .png "
+                                                "or .svg",
+                                                printable(options.plot, 200)));
+  }
+  if (same_file(options.trace, options.plot)) {
+    return session.fail(kExitUsage, fmt::format("--plot: {} is the trace, which is never written",
+                                                printable_path(options.plot)));
+  }
+  if (png) {
+    if (const Status renderer = check_png_renderer(); !renderer.ok()) {
+      return session.fail(kExitEnvironment, renderer.message());
+    }
+  }
+  // Makes the temporary file, and drops it again.
+  const Status writable = AtomicFile::create(options.plot, FileOps::system()).status();
+  return writable.ok() ? kExitOk : session.fail(writable);
+}
+
+// After Ctrl-C, what was done is still written.
+class UninterruptedFileOps : public FileOps {
+ public:
+  bool interrupted() override { return false; }
+};
+
+Status write_plot(const Report& report) {
+  const ReplayOptions& options = report.options;
+  const size_t slash = options.trace.rfind('/');
+  const ReplayPlot plot = make_replay_plot(
+      report.replay.totals().records,
+      fmt::format(
+          "{}, {}, {}, {} | {}, {} | {}", report.model.name, counted(report.model.heads, "head"),
+          dtype_name(options.common.dtype), counted(options.layers, "layer"), cpu_info().brand,
+          counted(report.threads, "thread"),
+          printable(slash == std::string::npos ? options.trace : options.trace.substr(slash + 1),
+                    60)));
+  StatusOr<std::string> bytes = plot_svg(plot);
+  if (ends_with(options.plot, ".png")) bytes = plot_png(plot);
+  if (!bytes.ok()) return bytes.status();
+  UninterruptedFileOps ops;
+  const StatusOr<std::unique_ptr<AtomicFile>> file = AtomicFile::create(options.plot, ops);
+  if (!file.ok()) return file.status();
+  const Status written = (*file)->write(bytes->data(), static_cast<int64_t>(bytes->size()));
+  return written.ok() ? (*file)->commit() : written;
+}
+
 int run_replay(Session& session, const ReplayOptions& options) {
   const StatusOr<ModelShape> model = resolve_model(options.common);
   if (!model.ok()) return session.fail(kExitUsage, model.status().message());
@@ -249,18 +335,28 @@ int run_replay(Session& session, const ReplayOptions& options) {
     return session.fail(kExitUsage, fmt::format("--budget: got {}, want at least --max-seqs ({})",
                                                 options.budget, options.max_seqs));
   }
+  if (const int failed = check_plot(session, options); failed != kExitOk) return failed;
   const bool synthetic = is_synthetic_trace(options.trace);
   const StatusOr<Trace> trace =
       synthetic ? synthetic_trace(options.trace, static_cast<uint64_t>(options.common.seed))
                 : read_trace(options.trace);
   if (!trace.ok()) {
-    return session.fail(synthetic ? kExitUsage : kExitBadInput, trace.status().message());
+    return session.fail(synthetic ? kExitUsage : exit_code_of(trace.status().code()),
+                        trace.status().message());
   }
   const StatusOr<int64_t> workspace_rows = choose_workspace_rows(options, *trace);
   if (!workspace_rows.ok()) return session.fail(kExitUsage, workspace_rows.status().message());
 
   const int32_t threads = options.common.threads > 0 ? static_cast<int32_t>(options.common.threads)
                                                      : cpu_info().num_threads;
+  const double memory = most_memory_bytes(options, *model, *trace, *workspace_rows, threads);
+  if (memory > static_cast<double>(options.max_memory)) {
+    return session.fail(
+        {StatusCode::kOutOfMemory,
+         fmt::format("a step's tensors take up to {}B, more than --max-memory {}: raise it, or "
+                     "lower --budget, --workspace-rows or the heads (--tp)",
+                     with_prefix(memory), with_commas(options.max_memory))});
+  }
   Replay replay(options, *model, *trace, *workspace_rows, threads);
   const Explanation explanation = explain(replay.problem(), replay.execution());
   if (!explanation.supported) {
@@ -286,6 +382,12 @@ int run_replay(Session& session, const ReplayOptions& options) {
   } else {
     session.out += report_table(report);
     session.out += "repro: " + session.repro + '\n';
+  }
+  if (!options.plot.empty()) {
+    if (const Status drawn = write_plot(report); !drawn.ok()) {
+      session.json = false;  // the report is already there
+      return session.fail(kExitEnvironment, drawn.message());
+    }
   }
   return report.passed ? kExitOk : kExitCheckFailed;
 }
@@ -324,6 +426,19 @@ void add_replay(CLI::App& root, Session& session) {
   add_decimal(*app, "--time-limit", &options->time_limit, 0.001, 1e9,
               "Stop after that many seconds")
       ->type_name("S");
+  app->add_option_function<std::string>(
+         "--max-memory",
+         [options](const std::string& text) {
+           const StatusOr<int64_t> bytes = parse_bytes(text);
+           if (!bytes.ok()) throw CLI::ValidationError("--max-memory", bytes.status().message());
+           options->max_memory = *bytes;
+         },
+         "Most memory for the tensors of a step (default 16G)")
+      ->type_name("BYTES[K|M|G|T]");
+  app->add_option("--plot", options->plot,
+                  "Draw a histogram of the steps' latency and a timeline of the steps; .png needs "
+                  "python3 with matplotlib, .svg nothing")
+      ->type_name("FILE.svg|FILE.png");
   add_integer(*app, "--workspace-rows", &options->workspace_rows, 1, 1 << 24,
               "Context rows a chunk may take (default: vLLM's rule)");
   add_integer(*app, "--max-model-len", &options->max_model_len, 1, 1 << 30,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/replay_data.h"
 
+#include <malloc.h>
+
 #include <array>
 #include <new>
 
@@ -89,6 +91,9 @@ void* ScratchBuffer::reserve(int64_t bytes) {
     const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     memory_.reset();  // before the new one, so that the two never coexist
     bytes_ = 0;
+#ifdef __GLIBC__
+    malloc_trim(0);  // it would keep the hole: up to twice the memory at the peak, measured
+#endif
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
     if (memory_ == nullptr) throw std::bad_alloc();
     bytes_ = static_cast<int64_t>(rounded);

@@ -143,12 +143,14 @@ Status Replay::run_step(const ReplayStep& step) {
   ++totals_.steps;
   totals_.new_tokens += cu_seqlens.back();
   totals_.decode_tokens += step.decode_tokens;
-  for (const ContextChunk& chunk : plan->chunks) totals_.context_tokens += chunk.num_tokens();
+  int64_t context_tokens = 0;
+  for (const ContextChunk& chunk : plan->chunks) context_tokens += chunk.num_tokens();
+  totals_.context_tokens += context_tokens;
   totals_.context_chunks += static_cast<int64_t>(plan->chunks.size());
   totals_.flop +=
       attention_flop(pairs, model_.heads, model_.dims) * static_cast<double>(options_.layers);
   totals_.attention_seconds += step_seconds;
-  totals_.step_seconds.push_back(step_seconds);
+  totals_.records.push_back({step_seconds, cu_seqlens.back(), context_tokens});
   return ok_status();
 }
 

@@ -10,6 +10,7 @@
 
 #include "cli/common_options.h"
 #include "cli/replay_data.h"
+#include "cli/replay_plot.h"
 #include "cli/replay_scheduler.h"
 #include "cli/replay_verify.h"
 #include "cli/trace.h"
@@ -21,6 +22,8 @@ namespace flashprime::cli {
 struct ReplayOptions {
   CommonOptions common;
   std::string trace;
+  std::string plot;  // a file's name, or empty
+  int64_t max_memory = int64_t{16} << 30;
   int64_t layers = 1;
   int64_t verify = 4;
   int64_t budget = 8192;
@@ -46,8 +49,8 @@ struct ReplayTotals {
   double generation_seconds = 0.0;
   double verify_seconds = 0.0;
   double wall_seconds = 0.0;
-  std::vector<double> step_seconds;
-  std::string stopped;  // why before the end, or empty
+  std::vector<StepRecord> records;  // one a step
+  std::string stopped;              // why before the end, or empty
 };
 
 class Replay {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // flashprime run: attention of tensors in a file, into a file.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -11,6 +10,7 @@
 
 #include "cli/common_options.h"
 #include "cli/files/atomic_file.h"
+#include "cli/files/input_file.h"
 #include "cli/files/prefill_inputs.h"
 #include "cli/files/safetensors.h"
 #include "cli/run_slices.h"
@@ -62,23 +62,6 @@ StatusOr<LseLayout> parse_lse_layout(std::string_view text) {
   if (text == "tokens-heads") return LseLayout::kTokensHeads;
   return Status(StatusCode::kFormat,
                 fmt::format("got '{}', want heads-tokens or tokens-heads", printable(text)));
-}
-
-// Digits and one of K, M, G, T for powers of 1024.
-StatusOr<int64_t> parse_bytes(std::string_view text) {
-  int shift = 0;
-  const size_t unit =
-      text.empty() ? std::string_view::npos : std::string_view("KMGT").find(text.back());
-  if (unit != std::string_view::npos) {
-    shift = 10 * static_cast<int>(unit + 1);
-    text.remove_suffix(1);
-  }
-  const StatusOr<int64_t> count = parse_integer(text, 1, INT64_MAX >> shift);
-  if (!count.ok()) {
-    return Status(StatusCode::kFormat,
-                  fmt::format("got '{}', want bytes, as in 1000000, 512M or 16G", printable(text)));
-  }
-  return *count << shift;
 }
 
 template <typename Parse, typename Target>
@@ -140,12 +123,6 @@ struct Output {
   OutputTensor tensor;
   Buffer buffer;
 };
-
-bool same_file(const std::string& a, const std::string& b) {
-  struct stat of_a = {}, of_b = {};
-  return stat(a.c_str(), &of_a) == 0 && stat(b.c_str(), &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
-}
 
 // The path of a file to a file, in the order in which it happens.
 class Run {

@@ -67,8 +67,9 @@ void Session::print_json(Json result) {
 
 int Session::fail(int exit_code, std::string_view what) {
   std::string line = "flashprime: " + std::string(what);
+  // Arguments may hold anything; the terminal gets one printable line.
   for (char& c : line) {
-    if (c == '\n' || c == '\r') c = ' ';
+    if (c < ' ' || c > '~') c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
   }
   line += '\n';
   std::fwrite(line.data(), 1, line.size(), stderr);

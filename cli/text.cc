@@ -49,6 +49,22 @@ StatusOr<double> parse_decimal(std::string_view text, double min, double max) {
   return value;
 }
 
+StatusOr<int64_t> parse_bytes(std::string_view text) {
+  int shift = 0;
+  const size_t unit =
+      text.empty() ? std::string_view::npos : std::string_view("KMGT").find(text.back());
+  if (unit != std::string_view::npos) {
+    shift = 10 * static_cast<int>(unit + 1);
+    text.remove_suffix(1);
+  }
+  const StatusOr<int64_t> count = parse_integer(text, 1, INT64_MAX >> shift);
+  if (!count.ok()) {
+    return Status(StatusCode::kFormat,
+                  fmt::format("got '{}', want bytes, as in 1000000, 512M or 16G", printable(text)));
+  }
+  return *count << shift;
+}
+
 CLI::Option* add_integer(CLI::App& app, const std::string& name, int64_t* target, int64_t min,
                          int64_t max, const std::string& description) {
   return app

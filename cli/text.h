@@ -22,6 +22,9 @@ StatusOr<int64_t> parse_integer(std::string_view text, int64_t min, int64_t max)
 // Digits with at most one decimal point.
 StatusOr<double> parse_decimal(std::string_view text, double min, double max);
 
+// "1000000", "512M", "16G": powers of 1024.
+StatusOr<int64_t> parse_bytes(std::string_view text);
+
 // Options that take exactly what the two functions above take.
 CLI::Option* add_integer(CLI::App& app, const std::string& name, int64_t* target, int64_t min,
                          int64_t max, const std::string& description);

@@ -353,7 +353,9 @@ StatusOr<Trace> read_trace(const std::string& path) {
   if (file.get() < 0) return io_error("cannot open", errno);
   struct stat status = {};
   if (fstat(file.get(), &status) != 0) return io_error("cannot stat", errno);
-  if (S_ISDIR(status.st_mode)) return io_error("cannot read", EISDIR);
+  if (S_ISDIR(status.st_mode)) {
+    return Status(StatusCode::kFormat, name + ":1 (byte 0): is a directory, want a trace");
+  }
   const int flags = fcntl(file.get(), F_GETFL);
   if (flags < 0 || fcntl(file.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
     return io_error("cannot read", errno);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -25,6 +26,12 @@ const char* special_kind(mode_t mode) {
 
 std::string printable_path(const std::string& path) {
   return printable(path, 4096);
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  struct stat of_a = {}, of_b = {};
+  return stat(a.c_str(), &of_a) == 0 && stat(b.c_str(), &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
 }
 
 StatusOr<std::shared_ptr<const InputFile>> InputFile::open(const std::string& path, FileOps& ops) {

@@ -40,4 +40,7 @@ class InputFile {
 // A path as messages show it.
 std::string printable_path(const std::string& path);
 
+// Whether both paths lead to one file that exists, by whatever links.
+bool same_file(const std::string& a, const std::string& b);
+
 }  // namespace flashprime::cli

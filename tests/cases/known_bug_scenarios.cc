@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "flashprime/context_plan.h"
 #include "flashprime/merge.h"
 #include "tests/cases/dense_batch.h"
 #include "tests/cases/known_bugs.h"
@@ -665,6 +666,162 @@ std::vector<std::string> merge_beyond_2_to_32(const ExecutionOptions& execution,
   return findings.take();
 }
 
+// The args of a batch of dense tensors, with out in `out`; no LSE. They point into all four.
+PrefillArgs dense_args(const DenseBatch& batch, std::vector<std::byte>& out,
+                       const std::vector<int32_t>& cu_q, const std::vector<int32_t>& cu_k) {
+  const PrefillProblem& problem = batch.problem;
+  const int64_t heads = problem.num_heads;
+  const int64_t d = problem.dims.nope + problem.dims.rope;
+  const auto entries = [](const std::vector<int32_t>& cu) {
+    return TensorView::contiguous(cu.data(), Dtype::kInt32, {static_cast<int64_t>(cu.size())});
+  };
+  PrefillArgs args;
+  args.q = TensorView::contiguous(batch.q.data(), problem.dtype, {batch.total_q(), heads, d});
+  args.k = TensorView::contiguous(batch.k.data(), problem.dtype, {batch.total_k(), heads, d});
+  args.v = TensorView::contiguous(batch.v.data(), problem.dtype,
+                                  {batch.total_k(), heads, problem.dims.v});
+  args.out = MutableTensorView::contiguous(out.data(), problem.out_dtype,
+                                           {batch.total_q(), heads, problem.dims.v});
+  args.cu_seqlens_q = entries(cu_q);
+  args.cu_seqlens_k = entries(cu_k);
+  args.softmax_scale = batch.softmax_scale;
+  return args;
+}
+
+std::vector<std::string> stride_of_a_single_element(const ExecutionOptions& execution,
+                                                    uint64_t seed) {
+  Findings findings;
+  // One head and one query beside 131,072 keys. An axis of one element has no stride: whatever a
+  // caller computed for it, up to 2^63 - 1, must not be multiplied with anything.
+  constexpr int32_t kKeys = 131'072;
+  DenseBatch batch = DenseBatch::random({8, 0, 8}, 1, Dtype::kBf16, kFullMask, {1}, {kKeys}, seed);
+  const DenseResult wanted = run(batch, execution);
+  findings.expect_ok(wanted.status, "dense");
+  batch.problem.return_lse = false;
+  const std::vector<int32_t> cu_q{0, 1};
+  const std::vector<int32_t> cu_k{0, kKeys};
+  for (const int64_t stride :
+       {int64_t{0}, int64_t{1}, int64_t{kKeys} * 16384, std::numeric_limits<int64_t>::max()}) {
+    std::vector<std::byte> out(16, std::byte{0x77});
+    PrefillArgs args = dense_args(batch, out, cu_q, cu_k);
+    args.q.stride[0] = args.q.stride[1] = stride;  // token and head
+    args.k.stride[1] = args.v.stride[1] = stride;  // head
+    args.out.stride[0] = args.out.stride[1] = stride;
+    findings.expect_ok(prefill(batch.problem, args, execution),
+                       text("stride %lld", static_cast<long long>(stride)));
+    findings.expect(out == wanted.out, text("stride %lld of axes of one element changed the result",
+                                            static_cast<long long>(stride)));
+  }
+  return findings.take();
+}
+
+std::vector<std::string> lengths_against_tensors(const ExecutionOptions& execution, uint64_t seed) {
+  Findings findings;
+  DenseBatch batch =
+      DenseBatch::random({16, 16, 16}, 2, Dtype::kBf16, kCausalMask, {3, 4}, {5, 6}, seed);
+  batch.problem.return_lse = false;
+  const std::vector<int32_t> good_q{0, 3, 7};
+  const std::vector<int32_t> good_k{0, 5, 11};
+  struct Wrong {
+    const char* what;
+    std::vector<int32_t> q, k;
+    int64_t max_q = 4, max_k = 6;
+  };
+  const std::vector<Wrong> wrongs = {
+      {"fewer rows than q has", {0, 3, 6}, good_k},
+      {"more rows than q has", {0, 3, 8}, good_k},
+      {"fewer keys than k has", good_q, {0, 5, 10}},
+      {"more keys than k has", good_q, {0, 5, 12}},
+      {"a first entry other than 0", {1, 3, 7}, good_k},
+      {"decreasing lengths", {0, 8, 7}, good_k},
+      {"negative lengths", good_q, {0, -5, 11}},
+      {"keys of another batch size", good_q, {0, 11}},
+      {"a query longer than max_seqlen_q", good_q, good_k, 3, 6},
+      {"a key longer than max_seqlen_k", good_q, good_k, 4, 5},
+  };
+  for (const Wrong& wrong : wrongs) {
+    std::vector<std::byte> out(7 * 2 * 16 * 2, std::byte{0x77});
+    PrefillArgs args = dense_args(batch, out, wrong.q, wrong.k);
+    args.max_seqlen_q = wrong.max_q;
+    args.max_seqlen_k = wrong.max_k;
+    findings.expect_code(prefill(batch.problem, args, execution), StatusCode::kCuSeqlens,
+                         wrong.what);
+    findings.expect(
+        std::all_of(out.begin(), out.end(), [](std::byte b) { return b == std::byte{0x77}; }),
+        std::string(wrong.what) + ": out was touched by a refused call");
+  }
+  std::vector<std::byte> out(7 * 2 * 16 * 2);
+  findings.expect_ok(prefill(batch.problem, dense_args(batch, out, good_q, good_k), execution),
+                     "the right lengths");
+  return findings.take();
+}
+
+std::vector<std::string> unsupported_is_an_error(const ExecutionOptions& execution, uint64_t seed) {
+  Findings findings;
+  const DenseBatch batch =
+      DenseBatch::random({16, 16, 16}, 2, Dtype::kBf16, kCausalMask, {7}, {11}, seed);
+  const std::vector<int32_t> cu_q{0, 7};
+  const std::vector<int32_t> cu_k{0, 11};
+  std::vector<std::byte> out(7 * 2 * 16 * 2, std::byte{0x77});
+  const PrefillArgs args = dense_args(batch, out, cu_q, cu_k);
+  PrefillProblem problem = batch.problem;
+  problem.return_lse = false;
+  ExecutionOptions absent = execution;
+  absent.kernel = "no_such_kernel";
+  findings.expect_code(prefill(problem, args, absent), StatusCode::kUnsupported,
+                       "a kernel that does not exist");
+  for (const HeadDims& dims : {HeadDims{0, 16, 16}, HeadDims{16, 16, 0}, HeadDims{-16, 48, 16}}) {
+    problem.dims = dims;
+    const Status status = prefill(problem, args, execution);
+    findings.expect(
+        status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kShape,
+        text("dims %d/%d/%d: got ", dims.nope, dims.rope, dims.v) + status.to_string());
+  }
+  findings.expect(
+      std::all_of(out.begin(), out.end(), [](std::byte b) { return b == std::byte{0x77}; }),
+      "out was touched by a refused call");
+  return findings.take();
+}
+
+std::vector<std::string> uneven_shards(const ExecutionOptions& execution, uint64_t seed) {
+  Findings findings;
+  // Seven tokens, every second one on another rank: four and three, none rounded away.
+  ContextPlanOptions ranks;
+  ranks.workspace_rows = 16;
+  ranks.block_size = 1;
+  ranks.dcp_size = 2;
+  const StatusOr<ContextPlan> plan = plan_context_greedy({7}, ranks);
+  findings.expect_ok(plan.status(), "plan");
+  int64_t planned = 0;
+  if (plan.ok()) {
+    for (const ContextChunk& chunk : plan->chunks) planned += chunk.num_tokens();
+  }
+  findings.expect(planned == 7,
+                  text("the plan has %lld of 7 tokens", static_cast<long long>(planned)));
+  const DenseBatch whole =
+      fp32_output(DenseBatch::random({64, 32, 64}, 2, Dtype::kBf16, kFullMask, {5}, {7}, seed));
+  const auto shard = [&](int64_t rank, int64_t keys) {
+    DenseBatch part = whole.cut(0, 0, 5, 0, keys);
+    const auto copy = [&](const std::vector<std::byte>& from, std::vector<std::byte>& to,
+                          int64_t bytes) {
+      for (int64_t i = 0; i < keys; ++i) {
+        std::memcpy(to.data() + i * bytes, from.data() + (2 * i + rank) * bytes,
+                    static_cast<size_t>(bytes));
+      }
+    };
+    copy(whole.k, part.k, whole.k_row_bytes());
+    copy(whole.v, part.v, whole.v_row_bytes());
+    return part;
+  };
+  const DenseResult both =
+      merged(run(shard(0, 4), execution), run(shard(1, 3), execution), execution);
+  expect_close(findings, both, run(whole, execution), "four and three keys merged");
+  const Distance without_last =
+      distance(merged(run(shard(0, 3), execution), run(shard(1, 3), execution), execution), both);
+  findings.expect(without_last.out > 1e-3, "the last token does not matter: nothing was tested");
+  return findings.take();
+}
+
 }  // namespace
 
 const std::vector<Scenario>& known_bug_scenarios() {
@@ -693,6 +850,9 @@ const std::vector<Scenario>& known_bug_scenarios() {
        large_row_stride},
       {"bug_15_offsets_at_2_to_31", "sglang#20389: 131,071 to 131,073 tokens x 128 x 128", true,
        offsets_at_2_to_31},
+      {"bug_16_stride_of_a_single_element",
+       "flashinfer#2134, sglang#13775: a stride for an axis of one element overflowed", false,
+       stride_of_a_single_element},
       {"bug_17_merge_beyond_2_to_32",
        "pytorch#187227 and a 32-bit merge kernel: tokens from 262,143 on", true,
        merge_beyond_2_to_32},
@@ -711,9 +871,17 @@ const std::vector<Scenario>& known_bug_scenarios() {
        last_row_alone},
       {"bug_39_lse_base_of_merge", "sglang#40903: base-2 LSE into a base-e merge", false,
        lse_base_of_merge},
+      {"bug_42_lengths_against_tensors",
+       "flashinfer#1419, sgl-flash-attn#47, xformers#1122: lengths that contradict the tensors",
+       false, lengths_against_tensors},
+      {"bug_44_unsupported_is_an_error",
+       "flashinfer#4299: head dims without a kernel gave garbage or a fault", false,
+       unsupported_is_an_error},
       {"bug_45_long_beside_short",
        "flashinfer#2424: a one-token request changed beside a 129-token one", false,
        long_beside_short},
+      {"bug_46_uneven_shards", "TransformerEngine#1930: 7 tokens over 2 ranks were rounded to 6",
+       false, uneven_shards},
   };
   return scenarios;
 }
@@ -723,10 +891,13 @@ std::vector<std::string> known_bugs_covered_elsewhere() {
       "13 flash-attention#2662: schedule arithmetic past 2^31: TileEnumerator tests in "
       "tests/properties",
       "22 cutlass#2428: every length from 1 to 260: tests/properties",
-      "41, 42 xformers#719, flashinfer#1419: cu_seqlens that contradict the tensors: the bad-input "
-      "tests in tests/unit",
-      "43 and others about compiled kernels, streams and devices (16, 20, 28 on a GPU, 30-33, 35, "
-      "38): need a GPU or its compiler",
+      "20 flash-attention#2521: thousands of short requests, a matter of time: the benchmarks",
+      "30, 31, 32 flash-attention#1164, #1782, #1957: captured graphs, other devices, streams: "
+      "need "
+      "a GPU",
+      "35 flash-attention#2716: e4m3 weights beyond 448: no kernel has e4m3 weights",
+      "38 vllm#51363: descales of each head: e4m3 inputs are refused",
+      "43 DeepGEMM#301: processes that start cold together: needs the compiler of a GPU",
   };
 }
 

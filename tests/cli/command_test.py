@@ -6,12 +6,16 @@ FLASHPRIME_COMMAND names the binary, FLASHPRIME_DATA the folder of trace excerpt
 
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 COMMAND = os.environ["FLASHPRIME_COMMAND"]
 DATA = os.environ["FLASHPRIME_DATA"]
@@ -286,13 +290,32 @@ class Replay(CommandTest):
         again = shlex.split(repro[0][len("repro: "):])
         self.assertEqual(again[1:], arguments)
 
+    def test_memory_is_capped_before_it_is_taken(self):
+        self.expect_error(5, "more than --max-memory 1,048,576", *REPLAY, "--max-memory", "1M")
+        # More than any machine has, and no allocation of any of it.
+        self.expect_error(5, "more than --max-memory", "replay", "--trace", MOONCAKE, "--dims",
+                          "65536,65536,65536", "--heads", "65536", "--budget", "1000000")
+        self.expect(2, *REPLAY, "--max-memory", "0")
+        self.expect(2, *REPLAY, "--max-memory", "1.5G")
+        self.json(0, *REPLAY, "--steps", "1", "--max-memory", "1G")
+
+    def test_a_replay_takes_no_more_memory_than_it_was_checked_for(self):
+        arguments = ["replay", "--trace", MOONCAKE, "--model", "deepseek-v2-lite", "--tp", "4",
+                     "--workspace-rows", "4096", "--steps", "4", "--verify", "0"]
+        error = self.expect(5, *arguments, "--max-memory", "1").stderr.decode()
+        checked = float(re.search(r"take up to ([0-9.]+) MB", error).group(1)) * 1e6
+        taken = self.json(0, *arguments)["peak_memory_bytes"]
+        # What a process takes without tensors is some 17 MB.
+        self.assertLess(taken, checked + 40e6)
+        self.assertGreater(taken, checked / 2)
+
     def test_a_bad_trace_is_exit_code_3_and_named(self):
         with tempfile.TemporaryDirectory() as folder:
             def replay(path):
                 return ["replay", "--trace", path, "--model", "deepseek-v2-lite"]
 
-            self.expect_error(3, "Is a directory", *replay(folder))
-            self.expect_error(3, "No such file", *replay(os.path.join(folder, "absent")))
+            self.expect_error(3, ":1 (byte 0): is a directory", *replay(folder))
+            self.expect_error(5, "No such file", *replay(os.path.join(folder, "absent")))
             path = os.path.join(folder, "bad.csv")
             with open(path, "wb") as out:
                 out.write(b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
@@ -302,12 +325,127 @@ class Replay(CommandTest):
             os.mkfifo(fifo)
             self.expect_error(3, "empty", *replay(fifo))
             odd = os.path.join(os.fsencode(folder), b"\xff\xfe.csv")
-            self.expect(3, *replay(odd))
-            self.expect(3, *replay(odd), "--json")
+            self.expect(5, *replay(odd))
+            self.expect(5, *replay(odd), "--json")
+            shutil.copy(MOONCAKE, odd)
+            self.json(0, *replay(odd), "--tp", "16", "--steps", "1")
 
     def test_a_request_over_the_stated_model_length_is_refused(self):
         self.expect_error(2, "--max-model-len: got 100, want at least", *REPLAY,
                           "--max-model-len", "100")
+
+
+class Plot(CommandTest):
+    ARGUMENTS = [*REPLAY, "--steps", "3", "--verify", "1"]
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def python3(self, script):
+        """An environment whose only program is a python3 that is this shell script."""
+        folder = self.path("bin")
+        os.mkdir(folder)
+        if script is not None:
+            with open(os.path.join(folder, "python3"), "w") as out:
+                out.write("#!/bin/sh\n" + script)
+            os.chmod(os.path.join(folder, "python3"), 0o755)
+        return {"PATH": folder}
+
+    def test_an_svg_needs_no_other_program(self):
+        path = self.path("plot.svg")
+        self.json(0, *self.ARGUMENTS, "--plot", path, env=self.python3(None))
+        root = xml.etree.ElementTree.parse(path).getroot()
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        for title in ("Latency of a step", "Steps over the replay"):
+            subtitle = texts[texts.index(title) + 1]
+            self.assertRegex(subtitle, r"^deepseek-v2-lite, .*threads.*azure_llm_2023_conv_500\.csv$")
+        self.assertIn("new tokens", texts)
+        self.assertEqual(os.listdir(self.folder.name).count("plot.svg"), 1)
+        self.assertEqual(len(os.listdir(self.folder.name)), 2)  # no temporary file
+
+    def test_another_ending_is_bad_usage(self):
+        for name in ("plot", "plot.pdf", "plot.SVG", ""):
+            self.expect_error(2, ".png or .svg" if name else "", *self.ARGUMENTS, "--plot",
+                              self.path(name))
+
+    def test_a_png_without_python3_or_matplotlib_is_refused_before_the_replay(self):
+        long = [*REPLAY, "--layers", "1000", "--plot", self.path("plot.png")]
+        for script in (None, "exit 1\n"):
+            with self.subTest(script=script):
+                env = self.python3(script)
+                self.expect_error(5, "python3 with matplotlib", *long, env=env)
+                self.expect_error(5, ".svg needs neither", *long, env=env)
+                shutil.rmtree(env["PATH"])
+        self.assertFalse(os.path.exists(self.path("plot.png")))
+
+    def test_what_python3_draws_is_the_file(self):
+        env = self.python3(r"""
+read -r json
+[ -n "$json" ] && printf '\211PNG'
+printf '%s' "$json"
+exit 0
+""")
+        self.json(0, *self.ARGUMENTS, "--plot", self.path("plot.png"), env=env)
+        with open(self.path("plot.png"), "rb") as file:
+            png = file.read()
+        self.assertEqual(png[:4], b"\x89PNG")
+        plot = json.loads(png[4:])
+        self.assertEqual(plot["steps"], 3)
+        self.assertEqual(sum(plot["bin_counts"]), 3)
+
+    def test_what_is_no_png_is_not_kept(self):
+        path = self.path("plot.png")
+        with open(path, "w") as out:
+            out.write("old")
+        result = self.expect(5, *self.ARGUMENTS, "--plot", path, env=self.python3("echo no\n"))
+        self.assertIn(b"it wrote no PNG", result.stderr)
+        self.assertIn(b"PASS", result.stdout)  # the report of the replay is not lost
+        with open(path) as file:
+            self.assertEqual(file.read(), "old")
+
+    def test_a_real_png(self):
+        probe = [sys.executable, "-c", "import matplotlib.pyplot"]
+        if subprocess.run(probe, stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("matplotlib is not installed")
+        env = {"PATH": os.path.dirname(sys.executable)}
+        self.json(0, *self.ARGUMENTS, "--plot", self.path("plot.png"), env=env)
+        with open(self.path("plot.png"), "rb") as file:
+            png = file.read()
+        self.assertEqual(png[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertEqual(png[-8:-4], b"IEND")
+
+    def test_a_plot_that_cannot_be_written_is_refused_before_the_replay(self):
+        long = [*REPLAY, "--layers", "1000", "--plot"]
+        os.mkdir(self.path("folder.svg"))
+        self.expect_error(5, "folder.svg", *long, self.path("folder.svg"))
+        self.expect_error(5, "absent", *long, self.path("absent/plot.svg"))
+
+    def test_the_trace_is_never_the_plot(self):
+        trace = self.path("trace.svg")
+        shutil.copy(CONVERSATION, trace)
+        os.symlink(trace, self.path("soft.svg"))
+        os.link(trace, self.path("hard.png"))
+        for plot in (trace, self.path("soft.svg"), self.path("hard.png"), self.path("./trace.svg")):
+            self.expect_error(2, "is the trace", "replay", "--trace", trace, "--model",
+                              "deepseek-v2-lite", "--plot", plot)
+        with open(trace, "rb") as kept, open(CONVERSATION, "rb") as original:
+            self.assertEqual(kept.read(), original.read())
+
+    def test_ctrl_c_draws_what_was_done(self):
+        path = self.path("plot.svg")
+        process = subprocess.Popen([COMMAND, *REPLAY, "--layers", "1000", "--plot", path],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn(b"interrupted", out)
+        xml.etree.ElementTree.parse(path)
 
 
 class Streams(CommandTest):

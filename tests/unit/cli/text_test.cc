@@ -32,6 +32,18 @@ TEST(ParseDecimal, TakesPlainDecimalsWithinItsRangeOnly) {
   }
 }
 
+TEST(ParseBytes, TakesDigitsAndOneUnitOf1024) {
+  EXPECT_EQ(*parse_bytes("1"), 1);
+  EXPECT_EQ(*parse_bytes("512K"), 512 << 10);
+  EXPECT_EQ(*parse_bytes("16G"), int64_t{16} << 30);
+  EXPECT_EQ(*parse_bytes("8388607T"), int64_t{8388607} << 40);
+  EXPECT_EQ(*parse_bytes("9223372036854775807"), INT64_MAX);
+  for (const char* text : {"", "0", "K", "0G", "-1", "+1", "1.5G", "1e9", "16g", "16GB", "16 G",
+                           "1KK", "0x10", "8388608T", "9223372036854775808"}) {
+    EXPECT_FALSE(parse_bytes(text).ok()) << text;
+  }
+}
+
 TEST(Numbers, AreGroupedAndPrefixedForPeople) {
   EXPECT_EQ(with_commas(0), "0");
   EXPECT_EQ(with_commas(999), "999");

@@ -143,6 +143,9 @@ TEST(AzureTrace, AMalformedLineIsNamedByFileLineByteAndField) {
       {"2023-11-16 18:15:46,374,\n", "GeneratedTokens: got ''"},
       {"2023-11-16 18:15:46,374,44 \n", "GeneratedTokens: got '44 '"},
       {"2023-11-16 18:15:46,374,44\r\r\n", "GeneratedTokens: got '44?'"},
+      {std::string("2023-11-16 18:15:46,374,4\0\n", 27), "GeneratedTokens: got '4?'"},
+      {std::string("2023-11-16 18:15:46\0,374,44\n", 28), "TIMESTAMP: got"},
+      {"2023-11-16 18:15:46,374,44\n\xef\xbb\xbf\n", "trace.csv:3 (byte 68): got '"},
       {"2023-11-16 18:15:46,2147483647,1\n", "got 2147483648 tokens in all"},
   };
   for (const auto& [rows, message] : cases) {
@@ -208,7 +211,10 @@ TEST(AzureTrace, ReadsFilesAndPipes) {
 
 TEST(AzureTrace, RefusesWhatIsNoReadableFile) {
   TemporaryDirectory directory;
-  EXPECT_EQ(read_trace(directory.path()).status().code(), StatusCode::kIo);
+  const auto folder = read_trace(directory.path());
+  EXPECT_EQ(folder.status().code(), StatusCode::kFormat);
+  EXPECT_THAT(folder.status().message(),
+              HasSubstr(directory.path() + ":1 (byte 0): is a directory"));
   EXPECT_EQ(read_trace(directory.path() + "/absent").status().code(), StatusCode::kIo);
   const auto empty = read_trace(directory.write("empty.csv", ""));
   EXPECT_THAT(empty.status().message(), HasSubstr("the file is empty"));
@@ -222,6 +228,22 @@ TEST(AzureTrace, AFifoWithoutAWriterIsEmptyInsteadOfAHang) {
   const std::string fifo = directory.file("fifo");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_THAT(read_trace(fifo).status().message(), HasSubstr("the file is empty"));
+}
+
+TEST(AzureTrace, EndlessRequestsAreRefusedBeforeTheyFillTheMemory) {
+  std::string block;
+  for (int i = 0; i < 10'000; ++i) block += "2023-11-16 18:15:46,374,44\n";
+  TraceParser parser("trace.csv");
+  ASSERT_TRUE(parser.feed(std::string(kHeader)).ok());
+  Status status;
+  size_t blocks = 0;
+  while (status.ok() && blocks < 2 * TraceParser::kMaxRequests / 10'000) {
+    status = parser.feed(block);
+    ++blocks;
+  }
+  EXPECT_EQ(blocks, TraceParser::kMaxRequests / 10'000 + 1);
+  EXPECT_THAT(status.message(),
+              HasSubstr("trace.csv:10000002 (byte 270000041): want at most 10000000 requests"));
 }
 
 TEST(AzureTrace, AnEndlessDeviceIsRefused) {
@@ -340,6 +362,36 @@ TEST(MooncakeTrace, AMalformedLineIsNamedByFileLineByteAndField) {
 TEST(MooncakeTrace, TheByteOfAnErrorBehindAByteOrderMarkCountsTheMark) {
   EXPECT_THAT(parse("\xef\xbb\xbf{\"x\": 0}").status().message(),
               HasSubstr("trace.csv:1 (byte 4): got field 'x'"));
+}
+
+TEST(MooncakeTrace, ATruncatedFileIsRefusedUnlessItEndsWithALine) {
+  const std::string text =
+      mooncake_line("0", "6", "500", "0") + mooncake_line("3000", "1025", "7", "0, 14, 2");
+  const size_t first = text.find('\n');
+  for (size_t size = 0; size < text.size(); ++size) {
+    const auto trace = parse(text.substr(0, size));
+    const bool whole_lines = size == first || size == first + 1 || size == text.size() - 1;
+    EXPECT_EQ(trace.ok(), whole_lines) << size;
+    if (trace.ok()) {
+      EXPECT_EQ(trace->requests.size(), size == text.size() - 1 ? 2u : 1u);
+    }
+  }
+}
+
+TEST(MooncakeTrace, MoreThanTheMostBlocksInAllAreRefused) {
+  // Lines of 90,000 blocks each; the parser keeps the ids, so this stops at its cap or not at all.
+  std::string ids = "7";
+  for (int i = 1; i < 90'000; ++i) ids += ",7";
+  const std::string line = mooncake_line("0", std::to_string(90'000 * 512), "1", ids);
+  TraceParser parser("trace.csv");
+  Status status;
+  size_t lines = 0;
+  while (status.ok() && lines < 1000) {
+    status = parser.feed(line);
+    ++lines;
+  }
+  EXPECT_EQ(lines, TraceParser::kMaxBlocks / 90'000 + 1);
+  EXPECT_THAT(status.message(), HasSubstr("hash_ids: want at most"));
 }
 
 TEST(MooncakeTrace, MoreThanAHundredThousandIdsALineAreRefused) {
