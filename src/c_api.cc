@@ -27,6 +27,9 @@ struct flashprime_plan {
 namespace flashprime {
 namespace {
 
+using c_api::check_enum;
+using c_api::guarded;
+using c_api::guarded_value;
 using c_api::read_struct;
 using c_api::write_struct;
 
@@ -119,34 +122,6 @@ static_assert(offsetof(flashprime_random_spec, scale) == 28);
 
 thread_local std::string last_error;
 
-int report(const Status& status) {
-  if (status.ok()) return FLASHPRIME_OK;
-  try {
-    last_error = status.message();
-  } catch (const std::bad_alloc&) {
-    last_error.clear();  // the code still says what happened
-  }
-  return static_cast<int>(status.code());
-}
-
-// Runs body(), which returns a Status, and turns it into what a C function returns.
-template <typename Body>
-int guarded(const Body& body) {
-  return report(without_exceptions(body));
-}
-
-// Calls body(), which returns a StatusOr, and stores its value.
-template <typename Value, typename Body>
-int guarded_value(const char* name, Value* result, const Body& body) {
-  return guarded([&]() -> Status {
-    FLASHPRIME_REQUIRE(result != nullptr, StatusCode::kNull, name, ": got a null pointer");
-    auto value = body();
-    FLASHPRIME_RETURN_IF_ERROR(value.status());
-    *result = *value;
-    return ok_status();
-  });
-}
-
 template <typename View>
 View to_view(const flashprime_tensor& tensor) {
   View view;
@@ -167,13 +142,6 @@ TensorView input(const flashprime_tensor& tensor) {
 
 MutableTensorView output(const flashprime_tensor& tensor) {
   return to_view<MutableTensorView>(tensor);
-}
-
-// An int32 that has to be the value of an enumeration of 8 bits: any other must not wrap into one.
-Status check_enum(std::string_view name, int32_t value, int32_t last) {
-  FLASHPRIME_REQUIRE(value >= 0 && value <= last, StatusCode::kUnsupported, name, ": got ", value,
-                     ", wanted 0 to ", last);
-  return ok_status();
 }
 
 Status check_dtype(std::string_view name, const flashprime_tensor& tensor) {
@@ -384,6 +352,17 @@ const std::vector<flashprime_model>& c_models() {
 }
 
 }  // namespace
+
+int c_api::report(const Status& status) {
+  if (status.ok()) return FLASHPRIME_OK;
+  try {
+    last_error = status.message();
+  } catch (const std::bad_alloc&) {
+    last_error.clear();  // the code still says what happened
+  }
+  return static_cast<int>(status.code());
+}
+
 }  // namespace flashprime
 
 using namespace flashprime;  // NOLINT: the definitions below are C functions
@@ -393,7 +372,7 @@ const char* flashprime_last_error_message(void) {
 }
 
 void flashprime_set_error_message(const char* message) {
-  report(Status(StatusCode::kInternal, message == nullptr ? "" : message));
+  c_api::report(Status(StatusCode::kInternal, message == nullptr ? "" : message));
 }
 
 const char* flashprime_status_name(int status) {

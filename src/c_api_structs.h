@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How structs with a struct_size cross the C ABI.
+// What the functions of the C ABI have in common.
 #pragma once
 
 #include <algorithm>
@@ -37,6 +37,34 @@ Status write_struct(std::string_view name, const Struct& value, size_t first_siz
   Struct sized = value;
   sized.struct_size = size;
   std::memcpy(result, &sized, size);
+  return ok_status();
+}
+
+// What a C function returns for a status, whose message becomes that of the thread's last error.
+int report(const Status& status);
+
+// Runs body(), which returns a Status, and turns it into what a C function returns.
+template <typename Body>
+int guarded(const Body& body) {
+  return report(without_exceptions(body));
+}
+
+// Calls body(), which returns a StatusOr, and stores its value.
+template <typename Value, typename Body>
+int guarded_value(const char* name, Value* result, const Body& body) {
+  return guarded([&]() -> Status {
+    FLASHPRIME_REQUIRE(result != nullptr, StatusCode::kNull, name, ": got a null pointer");
+    auto value = body();
+    FLASHPRIME_RETURN_IF_ERROR(value.status());
+    *result = *value;
+    return ok_status();
+  });
+}
+
+// An int32 that has to be the value of an enumeration of 8 bits: any other must not wrap into one.
+inline Status check_enum(std::string_view name, int32_t value, int32_t last) {
+  FLASHPRIME_REQUIRE(value >= 0 && value <= last, StatusCode::kUnsupported, name, ": got ", value,
+                     ", wanted 0 to ", last);
   return ok_status();
 }
 

@@ -410,6 +410,203 @@ FLASHPRIME_API int flashprime_prefill_layer_workspace_bytes(const flashprime_pro
                                                             const flashprime_options* options,
                                                             int64_t* bytes);
 
+// ---- Kernels for GPUs (jit.h) ----
+
+// flashprime_cache_options.freeze
+enum { FLASHPRIME_FREEZE_ALLOW = 0, FLASHPRIME_FREEZE_WARN = 1, FLASHPRIME_FREEZE_ERROR = 2 };
+
+// flashprime_warmup_options.mode
+enum {
+  FLASHPRIME_WARMUP_MISSING = 0,
+  FLASHPRIME_WARMUP_FORCE = 1,
+  FLASHPRIME_WARMUP_LOAD_ONLY = 2,
+  FLASHPRIME_WARMUP_DRY_RUN = 3
+};
+
+// Where a kernel came from.
+enum {
+  FLASHPRIME_ORIGIN_FAILED = 0,
+  FLASHPRIME_ORIGIN_MEMORY = 1,
+  FLASHPRIME_ORIGIN_BUNDLE = 2,
+  FLASHPRIME_ORIGIN_DISK = 3,
+  FLASHPRIME_ORIGIN_WAITED = 4,
+  FLASHPRIME_ORIGIN_COMPILED = 5,
+  FLASHPRIME_ORIGIN_SKIPPED = 6
+};
+
+// Called on any thread.
+typedef void (*flashprime_event_callback)(void* user, const char* kind, const char* message);
+
+// What is null or negative is taken from the environment, as JitOptions says.
+typedef struct flashprime_cache_options {
+  size_t struct_size;
+  const char* cache_dir;
+  const char* bundles;        // separated by ':'
+  const char* bundle_sha256;  // likewise
+  const char* nvrtc_path;
+  const char* kernel_dir;
+  const char* dump_dir;
+  const char* log;
+  int64_t max_megabytes;
+  double lock_wait_seconds;
+  int32_t freeze;
+  int32_t shared_by_group;
+  flashprime_event_callback on_event;
+  void* on_event_user;
+} flashprime_cache_options;
+
+#define FLASHPRIME_CACHE_OPTIONS_INIT \
+  {sizeof(flashprime_cache_options),  \
+   NULL,                              \
+   NULL,                              \
+   NULL,                              \
+   NULL,                              \
+   NULL,                              \
+   NULL,                              \
+   NULL,                              \
+   -1,                                \
+   -1.0,                              \
+   -1,                                \
+   -1,                                \
+   NULL,                              \
+   NULL}
+
+// Usable from any number of threads until it is closed. Handles may share what they hold.
+typedef struct flashprime_cache flashprime_cache;
+
+FLASHPRIME_API int flashprime_cache_open(const flashprime_cache_options* options,
+                                         flashprime_cache** cache);
+// The one that calls on a GPU take their kernels from.
+FLASHPRIME_API int flashprime_cache_default(flashprime_cache** cache);
+// FLASHPRIME_E_INTERNAL once it is in use.
+FLASHPRIME_API int flashprime_cache_set_default(const flashprime_cache* cache);
+FLASHPRIME_API int flashprime_cache_set_freeze(const flashprime_cache* cache, int32_t freeze);
+// Null is fine. What was made from the cache stays.
+FLASHPRIME_API void flashprime_cache_close(flashprime_cache* cache);
+
+// "sm_90a" for a device of this machine; at most buffer_bytes bytes with the final NUL, 16 suffice.
+FLASHPRIME_API int flashprime_device_architecture(int32_t ordinal, char* buffer,
+                                                  size_t buffer_bytes);
+
+typedef struct flashprime_kernel_plan_options {
+  size_t struct_size;
+  int32_t nope;
+  int32_t rope;
+  int32_t v;
+  int32_t dtype;
+  const char* archs;  // "sm_90a,sm_120a"
+  int32_t e4m3_output;
+  int32_t all;
+} flashprime_kernel_plan_options;
+
+#define FLASHPRIME_KERNEL_PLAN_OPTIONS_INIT \
+  {sizeof(flashprime_kernel_plan_options), 128, 64, 128, FLASHPRIME_BF16, NULL, 0, 0}
+
+// Immutable; usable from any number of threads until it is destroyed.
+typedef struct flashprime_kernel_plan flashprime_kernel_plan;
+
+// Texts belong to what they came from.
+typedef struct flashprime_planned_kernel {
+  size_t struct_size;
+  const char* kernel;
+  const char* arch;
+  const char* key;
+  const char* kernel_id;
+} flashprime_planned_kernel;
+
+#define FLASHPRIME_PLANNED_KERNEL_INIT {sizeof(flashprime_planned_kernel), NULL, NULL, NULL, NULL}
+
+typedef struct flashprime_skipped_kernel {
+  size_t struct_size;
+  const char* what;
+  const char* arch;
+  const char* reason;
+} flashprime_skipped_kernel;
+
+#define FLASHPRIME_SKIPPED_KERNEL_INIT {sizeof(flashprime_skipped_kernel), NULL, NULL, NULL}
+
+FLASHPRIME_API int flashprime_kernel_plan_create(const flashprime_cache* cache,
+                                                 const flashprime_kernel_plan_options* options,
+                                                 flashprime_kernel_plan** plan);
+// A null plan is fine.
+FLASHPRIME_API void flashprime_kernel_plan_destroy(flashprime_kernel_plan* plan);
+// 0 for a null plan.
+FLASHPRIME_API size_t flashprime_kernel_plan_num_kernels(const flashprime_kernel_plan* plan);
+FLASHPRIME_API size_t flashprime_kernel_plan_num_skipped(const flashprime_kernel_plan* plan);
+FLASHPRIME_API int flashprime_kernel_plan_kernel(const flashprime_kernel_plan* plan, size_t index,
+                                                 flashprime_planned_kernel* kernel);
+FLASHPRIME_API int flashprime_kernel_plan_skipped(const flashprime_kernel_plan* plan, size_t index,
+                                                  flashprime_skipped_kernel* kernel);
+
+typedef struct flashprime_warmup_progress {
+  size_t struct_size;
+  int64_t done;
+  int64_t total;
+  const flashprime_planned_kernel* last;  // that has just finished; null: time has passed
+  double last_compile_ms;
+  int32_t last_origin;
+  int32_t reserved;
+} flashprime_warmup_progress;
+
+// Called on the calling thread, after each kernel and ten times a second. Anything but 0 cancels
+// what is left.
+typedef int (*flashprime_progress_callback)(void* user, const flashprime_warmup_progress* progress);
+
+typedef struct flashprime_warmup_options {
+  size_t struct_size;
+  int32_t mode;
+  int32_t threads;
+  int32_t rank;
+  int32_t world;
+  int32_t device;
+  int32_t reserved;  // 0
+  double deadline_seconds;
+  flashprime_progress_callback on_progress;
+  void* on_progress_user;
+} flashprime_warmup_options;
+
+#define FLASHPRIME_WARMUP_OPTIONS_INIT \
+  {sizeof(flashprime_warmup_options), FLASHPRIME_WARMUP_MISSING, 0, 0, 1, 0, 0, 0.0, NULL, NULL}
+
+typedef struct flashprime_warmup_report {
+  size_t struct_size;
+  int64_t failed;  // how many kernels, by origin
+  int64_t memory;
+  int64_t bundle;
+  int64_t disk;
+  int64_t waited;
+  int64_t compiled;
+  int64_t skipped;
+  int64_t publish_failures;
+  int64_t cubin_bytes;
+  int64_t peak_rss_bytes;
+  double wall_ms;
+  double cpu_ms;
+  int32_t complete;  // all kernels are there
+  int32_t reserved;
+} flashprime_warmup_report;
+
+#define FLASHPRIME_WARMUP_REPORT_INIT \
+  {sizeof(flashprime_warmup_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0}
+
+// Fills in the report, if not null, and then returns the error of the kernels that failed; the
+// message has all of them. Kernels that were only skipped are no error: see `complete`.
+FLASHPRIME_API int flashprime_warmup(const flashprime_cache* cache,
+                                     const flashprime_kernel_plan* plan,
+                                     const flashprime_warmup_options* options,
+                                     flashprime_warmup_report* report);
+
+// Warms up likewise, then writes all kernels to a bundle; without all of them it writes none.
+FLASHPRIME_API int flashprime_pack_bundle(const flashprime_cache* cache,
+                                          const flashprime_kernel_plan* plan, const char* path,
+                                          const flashprime_warmup_options* options,
+                                          flashprime_warmup_report* report);
+
+// How many kernels of the plan the bundle lacks.
+FLASHPRIME_API int flashprime_missing_from_bundle(const char* path,
+                                                  const flashprime_kernel_plan* plan,
+                                                  int64_t* missing);
+
 // ---- Models (models.h) ----
 
 typedef struct flashprime_model {
