@@ -273,6 +273,24 @@ TEST_F(Gpu, ACaptureNeitherCompilesNorLoads) {
   EXPECT_TRUE(synchronize(0, stream).ok());
 }
 
+TEST_F(Gpu, TheDefaultStreamsAndTheCallersOwnAreHonoured) {
+  const Streams streams;
+  const DenseBatch batch = small_batch(20);
+  Resident resident(batch);
+  ASSERT_TRUE(resident.run().ok());
+  ASSERT_TRUE(synchronize(0).ok());
+  const std::vector<std::byte> wanted = resident.bits();
+  const auto legacy = reinterpret_cast<StreamHandle>(uintptr_t{1});
+  const auto per_thread = reinterpret_cast<StreamHandle>(uintptr_t{2});
+  for (const StreamHandle stream : {legacy, per_thread, streams.make()}) {
+    resident.clear();
+    const Status status = resident.run(stream);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    ASSERT_TRUE(synchronize(0, stream).ok());
+    EXPECT_EQ(resident.bits(), wanted);
+  }
+}
+
 TEST_F(Gpu, FourStreamsAndThreadsGiveTheBitsOfOne) {
   const Streams streams;
   constexpr int kStreams = 4;
