@@ -815,7 +815,7 @@ std::vector<std::string> uneven_shards(const ExecutionOptions& execution, uint64
   };
   const DenseResult both =
       merged(run(shard(0, 4), execution), run(shard(1, 3), execution), execution);
-  expect_close(findings, both, run(whole, execution), "four and three keys merged");
+  expect_close(findings, execution, both, run(whole, execution), "four and three keys merged");
   const Distance without_last =
       distance(merged(run(shard(0, 3), execution), run(shard(1, 3), execution), execution), both);
   findings.expect(without_last.out > 1e-3, "the last token does not matter: nothing was tested");

@@ -76,7 +76,7 @@ def make_data(cell, seed):
 def relative_error(cell, data, out, seed):
     """Of sampled rows against fp64: first and last, tile edges, random ones."""
     generator = torch.Generator().manual_seed(seed)
-    rows = {0, 1, 63, 127, 128, cell.new - 1}
+    rows = {row for row in (0, 1, 63, 127, 128, cell.new - 1) if row < cell.new}
     rows |= set(torch.randint(cell.new, (16,), generator=generator).tolist())
     error = norm = 0.0
     for sequence in {0, cell.batch - 1}:
