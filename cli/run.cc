@@ -64,23 +64,6 @@ StatusOr<LseLayout> parse_lse_layout(std::string_view text) {
                 fmt::format("got '{}', want heads-tokens or tokens-heads", printable(text)));
 }
 
-// Digits and one of K, M, G, T for powers of 1024.
-StatusOr<int64_t> parse_bytes(std::string_view text) {
-  int shift = 0;
-  const size_t unit =
-      text.empty() ? std::string_view::npos : std::string_view("KMGT").find(text.back());
-  if (unit != std::string_view::npos) {
-    shift = 10 * static_cast<int>(unit + 1);
-    text.remove_suffix(1);
-  }
-  const StatusOr<int64_t> count = parse_integer(text, 1, INT64_MAX >> shift);
-  if (!count.ok()) {
-    return Status(StatusCode::kFormat,
-                  fmt::format("got '{}', want bytes, as in 1000000, 512M or 16G", printable(text)));
-  }
-  return *count << shift;
-}
-
 template <typename Parse, typename Target>
 CLI::Option* add_parsed(CLI::App& app, const std::string& name, const char* type, Parse parse,
                         Target* target, const std::string& description) {

@@ -22,6 +22,9 @@ StatusOr<int64_t> parse_integer(std::string_view text, int64_t min, int64_t max)
 // Digits with at most one decimal point.
 StatusOr<double> parse_decimal(std::string_view text, double min, double max);
 
+// "1000000", "512M", "16G": powers of 1024.
+StatusOr<int64_t> parse_bytes(std::string_view text);
+
 // Options that take exactly what the two functions above take.
 CLI::Option* add_integer(CLI::App& app, const std::string& name, int64_t* target, int64_t min,
                          int64_t max, const std::string& description);
@@ -36,6 +39,10 @@ std::string with_prefix(double value);
 std::string duration_text(double seconds);
 // Text from a file or argument, safe to show: printable ASCII, at most `limit` characters.
 std::string printable(std::string_view text, size_t limit = 40);
+
+// The one of `known` that `word` is a slip of the fingers away from: of one letter, or two in words
+// of six and more; empty if none is. The first of equally near ones.
+std::string closest(std::string_view word, const std::vector<std::string>& known);
 
 // Columns two spaces apart, no trailing spaces.
 std::string align_columns(const std::vector<std::vector<std::string>>& rows);
