@@ -8,21 +8,14 @@
 #include <cstdio>
 #include <memory>
 
-#include "cli/common_options.h"
-#include "cli/session.h"
+#include "cli/check.h"
 #include "cli/text.h"
 #include "flashprime/backend.h"
+#include "tests/cases/case_spec.h"
 #include "tests/cases/suite.h"
 
 namespace flashprime::cli {
 namespace {
-
-struct CheckOptions {
-  CommonOptions common;
-  std::string suite = "quick";
-  std::string filter;
-  std::string kernel;
-};
 
 std::string_view outcome_name(cases::Outcome outcome) {
   switch (outcome) {
@@ -39,21 +32,45 @@ std::string join_lines(const std::vector<std::string>& lines, const std::string&
   return text;
 }
 
-// One case alone, as a command.
-std::string case_repro(const CheckOptions& options, const std::string& name) {
-  std::string text = "flashprime check --suite " + options.suite + " --filter '" + name +
-                     "' --seed " + std::to_string(options.common.seed);
-  if (!options.kernel.empty()) text += " --kernel " + options.kernel;
+// The failing case alone, and as small as it was made, as a command.
+std::string case_repro(const CheckRequest& request, const cases::CaseReport& report) {
+  std::string text = "flashprime check ";
+  if (report.spec.empty()) {
+    text += "--suite " + request.suite + " --filter '" + report.name + "'";
+  } else {
+    text += "--case " + report.spec;
+  }
+  text += " --seed " + std::to_string(request.common.seed);
+  if (!request.kernel.empty()) text += " --kernel " + request.kernel;
+  if (request.common.device.kind != DeviceKind::kAuto) {
+    text += " --device " + device_name(request.common.device);
+  }
+  if (request.common.threads > 0) text += " --threads " + std::to_string(request.common.threads);
   return text;
 }
 
-int run_check(Session& session, const CheckOptions& options) {
+std::string shrunk_text(const cases::CaseReport& report) {
+  if (report.shrink_runs == 0) return {};
+  return fmt::format("    {} after {} runs:\n", report.minimal ? "minimal" : "made smaller",
+                     report.shrink_runs) +
+         join_lines(report.spec_violations, "      ");
+}
+
+}  // namespace
+
+int run_check(Session& session, const CheckRequest& request,
+              const cases::Implementation& implementation) {
   cases::SuiteOptions suite_options;
-  suite_options.filter = options.filter;
-  suite_options.seed = static_cast<uint64_t>(options.common.seed);
-  suite_options.execution.device = options.common.device;
-  suite_options.execution.kernel = options.kernel;
-  suite_options.execution.num_threads = static_cast<int32_t>(options.common.threads);
+  suite_options.filter = request.filter;
+  suite_options.seed = static_cast<uint64_t>(request.common.seed);
+  suite_options.execution.device = request.common.device;
+  suite_options.execution.kernel = request.kernel;
+  suite_options.execution.num_threads = static_cast<int32_t>(request.common.threads);
+  suite_options.implementation = implementation;
+  if (request.shrink) {
+    suite_options.shrink = cases::ShrinkLimits{};
+    suite_options.shrink.stop = interrupted;
+  }
 
   // A device that cannot run the plainest problem cannot run a suite.
   const Explanation explanation = explain({}, suite_options.execution);
@@ -82,7 +99,9 @@ int run_check(Session& session, const CheckOptions& options) {
     }
     return !interrupted();
   };
-  const StatusOr<cases::SuiteReport> ran = cases::run_suite(options.suite, suite_options, progress);
+  const StatusOr<cases::SuiteReport> ran =
+      request.spec.empty() ? cases::run_suite(request.suite, suite_options, progress)
+                           : cases::run_single(request.one_case, suite_options);
   if (on_terminal) std::fputs("\r\x1b[K", stderr);
   if (!ran.ok()) return session.fail(kExitUsage, ran.status().message());
   const cases::SuiteReport& report = *ran;
@@ -103,12 +122,15 @@ int run_check(Session& session, const CheckOptions& options) {
       if (one.outcome == cases::Outcome::kSkipped) row["skip_reason"] = one.skip_reason;
       if (one.outcome == cases::Outcome::kFailed) {
         row["violations"] = one.verdict.violations;
-        row["repro"] = case_repro(options, one.name);
+        row["minimal"] = one.minimal;
+        row["case"] = one.spec;
+        row["case_violations"] = one.spec_violations;
+        row["repro"] = case_repro(request, one);
       }
       rows.push_back(std::move(row));
     }
-    session.print_json({{"suite", options.suite},
-                        {"seed", options.common.seed},
+    session.print_json({{"suite", request.spec.empty() ? request.suite : "case"},
+                        {"seed", request.common.seed},
                         {"kernel", explanation.kernel},
                         {"numerics_id", numerics_id()},
                         {"cases", report.cases},
@@ -134,8 +156,8 @@ int run_check(Session& session, const CheckOptions& options) {
       session.out += "skipped  " + one.name + ": " + one.skip_reason + '\n';
     } else if (one.outcome == cases::Outcome::kFailed) {
       session.out += "FAILED   " + one.name + "  (" + one.why + ")\n" +
-                     join_lines(one.verdict.violations, "    ") +
-                     "    repro: " + case_repro(options, one.name) + '\n';
+                     join_lines(one.verdict.violations, "    ") + shrunk_text(one) +
+                     "    repro: " + case_repro(request, one) + '\n';
     }
   }
   if (!report.covered_elsewhere.empty()) {
@@ -144,8 +166,8 @@ int run_check(Session& session, const CheckOptions& options) {
   }
   session.out += fmt::format("kernel   {}  {}\n", explanation.kernel, explanation.detail);
   session.out += fmt::format(
-      "{} {}/{}{}  worst: out before rounding {:.2g} ({}), stored out {:.2f}x the best possible "
-      "({}), lse {:.2f} of its bound ({}); {}\n",
+      "{} {}/{}{}  worst: out before rounding {:.2g} ({}), stored out {:.3g}x the best possible "
+      "({}), lse {:.3g} of its bound ({}); {}\n",
       passed ? "PASS" : "FAIL", report.passed, report.cases - report.skipped,
       interrupted() ? " (interrupted)" : "", report.worst_preround_rel_rms,
       report.worst_preround_case, report.worst_rms_over_ideal, report.worst_rms_case,
@@ -154,25 +176,39 @@ int run_check(Session& session, const CheckOptions& options) {
   return exit_code;
 }
 
-}  // namespace
-
 void add_check(CLI::App& root, Session& session) {
   CLI::App* app = root.add_subcommand("check", "Accuracy over the case table, against fp64");
-  auto options = std::make_shared<CheckOptions>();
-  options->common.seed = 1;
+  auto request = std::make_shared<CheckRequest>();
+  request->common.seed = 1;
   app->add_flag("--json", session.json, "JSON on stdout");
   std::vector<std::string> names;
   for (std::string_view name : cases::suite_names()) names.emplace_back(name);
-  app->add_option("--suite", options->suite, "Which cases (default quick)")
-      ->check(CLI::IsMember(names));
-  app->add_option("--filter", options->filter, "Only cases whose name contains TEXT")
-      ->type_name("TEXT");
-  app->add_option("--kernel", options->kernel, "Kernel to check (default: the selector's choice)");
-  add_integer(*app, "--seed", &options->common.seed, 0, std::numeric_limits<int64_t>::max(),
+  auto* suite = app->add_option("--suite", request->suite, "Which cases (default quick)")
+                    ->check(CLI::IsMember(names));
+  auto* filter = app->add_option("--filter", request->filter, "Only cases whose name contains TEXT")
+                     ->type_name("TEXT");
+  app->add_option_function<std::string>(
+         "--case",
+         [request](const std::string& text) {
+           StatusOr<cases::Case> one = cases::parse_case_spec(text);
+           if (!one.ok()) throw CLI::ValidationError("--case", one.status().message());
+           request->one_case = std::move(*one);
+           request->spec = text;
+         },
+         "This case alone, as a failing run prints it: dims=128/64/128,lens=17/513,heads=2,...")
+      ->type_name("SPEC")
+      ->excludes(suite)
+      ->excludes(filter);
+  app->add_flag_callback(
+      "--no-shrink", [request] { request->shrink = false; },
+      "Leave a failing case as large as it is");
+  app->add_option("--kernel", request->kernel, "Kernel to check (default: the selector's choice)")
+      ->type_name("NAME");
+  add_integer(*app, "--seed", &request->common.seed, 0, std::numeric_limits<int64_t>::max(),
               "Seed of the random data (default 1)");
-  add_device_options(*app, options->common);
-  app->callback([&session, options] {
-    session.selected = [&session, options] { return run_check(session, *options); };
+  add_device_options(*app, request->common);
+  app->callback([&session, request] {
+    session.selected = [&session, request] { return run_check(session, *request, {}); };
   });
 }
 

@@ -41,7 +41,8 @@ StatusOr<HeadDims> parse_dims(std::string_view text) {
 
 void add_model_options(CLI::App& app, CommonOptions& options) {
   auto* model =
-      app.add_option("--model", options.model, "Model preset; `flashprime models` lists them");
+      app.add_option("--model", options.model, "Model preset; `flashprime models` lists them")
+          ->type_name("NAME");
   auto* dims = app.add_option("--dims", options.dims, "Head dimensions instead of a model")
                    ->type_name("NOPE,ROPE,V");
   auto* heads =
@@ -161,6 +162,18 @@ std::optional<Mask> parse_window(std::string_view text) {
     reaches[side] = *reach;
   }
   return Mask{MaskKind::kWindow, reaches[0], reaches[1]};
+}
+
+StatusOr<Mask> parse_mask(std::string_view text) {
+  if (text == "full") return Mask{MaskKind::kFull, -1, -1};
+  if (text == "causal") return Mask{MaskKind::kCausal, -1, -1};
+  constexpr std::string_view kWindow = "window:";
+  if (text.starts_with(kWindow)) {
+    if (const auto window = parse_window(text.substr(kWindow.size()))) return *window;
+  }
+  return Status(StatusCode::kFormat,
+                "--mask: got '" + printable(text) +
+                    "', want full, causal or window:LEFT,RIGHT (a reach may be inf)");
 }
 
 StatusOr<Device> parse_device(std::string_view text) {

@@ -53,6 +53,7 @@ StatusOr<Dtype> parse_dtype(std::string_view text);
 std::string dtype_name(Dtype dtype);
 // A window mask from its reaches, "LEFT,RIGHT" in keys, "inf" for no bound; nothing if malformed.
 std::optional<Mask> parse_window(std::string_view text);
+StatusOr<Mask> parse_mask(std::string_view text);  // "full", "causal", "window:512,0"
 StatusOr<Device> parse_device(std::string_view text);
 std::string device_name(const Device& device);
 std::string dims_text(const HeadDims& dims);  // "128/64/128"

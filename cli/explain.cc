@@ -64,18 +64,6 @@ int list_registry(Session& session, bool as_markdown) {
   return kExitOk;
 }
 
-StatusOr<Mask> parse_mask(std::string_view text) {
-  if (text == "full") return Mask{MaskKind::kFull, -1, -1};
-  if (text == "causal") return Mask{MaskKind::kCausal, -1, -1};
-  const Status malformed(StatusCode::kFormat,
-                         "--mask: got '" + printable(text) +
-                             "', want full, causal or window:LEFT,RIGHT (a reach may be inf)");
-  constexpr std::string_view kWindow = "window:";
-  if (!text.starts_with(kWindow)) return malformed;
-  const std::optional<Mask> window = parse_window(text.substr(kWindow.size()));
-  return window ? StatusOr<Mask>(*window) : malformed;
-}
-
 StatusOr<PrefillProblem> make_problem(const ExplainOptions& options, const ModelShape& shape) {
   PrefillProblem problem;
   problem.dims = shape.dims;
@@ -260,8 +248,10 @@ void add_explain(CLI::App& root, Session& session) {
   add_batch_option(*app, options->common);
   app->add_flag("--batch-invariant", options->common.batch_invariant,
                 "Forbid splitting keys, so that a row's bits don't depend on its batch");
-  app->add_option("--mask", options->mask, "full, causal (default) or window:LEFT,RIGHT");
-  app->add_option("--lse", options->lse, "none, heads-tokens (default) or tokens-heads");
+  app->add_option("--mask", options->mask, "Which keys a query sees (default causal)")
+      ->type_name("causal|full|window:LEFT,RIGHT");
+  app->add_option("--lse", options->lse, "Layout of the LSE (default heads-tokens)")
+      ->type_name("none|heads-tokens|tokens-heads");
   app->add_option("--out-dtype", options->out_dtype, "Output (default: as --dtype)")
       ->type_name("bf16|fp16|fp32|fp64|e4m3");
   app->add_flag("--list", options->list, "The kernel registry");

@@ -60,11 +60,13 @@ Status check_environment();
 void add_info(CLI::App& root, Session& session);
 void add_models(CLI::App& root, Session& session);
 void add_explain(CLI::App& root, Session& session);
+void add_bench(CLI::App& root, Session& session);
 void add_check(CLI::App& root, Session& session);
 void add_replay(CLI::App& root, Session& session);
 void add_warmup(CLI::App& root, Session& session);
 void add_cache(CLI::App& root, Session& session);
 void add_dump(CLI::App& root, Session& session);
+void add_manual(CLI::App& root, Session& session);  // and completion
 void add_run(CLI::App& root, Session& session);
 
 }  // namespace flashprime::cli

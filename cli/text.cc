@@ -16,6 +16,25 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
+// Letters to insert, drop, replace, or swap with their neighbour to make one text the other.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> costs(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        costs[i][j] = i + j;
+        continue;
+      }
+      const size_t replace = costs[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      costs[i][j] = std::min({replace, costs[i - 1][j] + 1, costs[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        costs[i][j] = std::min(costs[i][j], costs[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return costs[a.size()][b.size()];
+}
+
 }  // namespace
 
 StatusOr<int64_t> parse_integer(std::string_view text, int64_t min, int64_t max) {
@@ -130,6 +149,21 @@ std::string printable(std::string_view text, size_t limit) {
   for (char c : text.substr(0, limit)) safe += c >= ' ' && c <= '~' ? c : '?';
   if (text.size() > limit) safe += "...";
   return safe;
+}
+
+std::string closest(std::string_view word, const std::vector<std::string>& known) {
+  constexpr size_t kLongestWord = 40;  // of any verb or option
+  if (word.size() > kLongestWord) return {};
+  std::string best;
+  size_t best_distance = word.size() < 6 ? 2 : 3;
+  for (const std::string& candidate : known) {
+    const size_t distance = edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
 }
 
 std::string align_columns(const std::vector<std::vector<std::string>>& rows) {

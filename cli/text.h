@@ -40,6 +40,10 @@ std::string duration_text(double seconds);
 // Text from a file or argument, safe to show: printable ASCII, at most `limit` characters.
 std::string printable(std::string_view text, size_t limit = 40);
 
+// The one of `known` that `word` is a slip of the fingers away from: of one letter, or two in words
+// of six and more; empty if none is. The first of equally near ones.
+std::string closest(std::string_view word, const std::vector<std::string>& known);
+
 // Columns two spaces apart, no trailing spaces.
 std::string align_columns(const std::vector<std::vector<std::string>>& rows);
 // A GitHub table.

@@ -33,4 +33,11 @@ install(FILES "${PROJECT_BINARY_DIR}/flashprime.pc" DESTINATION "${pkgconfig_dir
 
 if(FLASHPRIME_BUILD_CLI)
   install(TARGETS flashprime_command RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT command)
+  set(texts "${PROJECT_BINARY_DIR}/cli/texts")
+  install(FILES "${texts}/flashprime" COMPONENT command
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+  install(FILES "${texts}/_flashprime" COMPONENT command
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
+  install(FILES "${texts}/flashprime.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1"
+    COMPONENT command)
 endif()

@@ -6,6 +6,7 @@
 
 #include "flashprime/backend.h"
 #include "tests/cases/case.h"
+#include "tests/cases/case_spec.h"
 #include "tests/cases/known_bugs.h"
 
 namespace flashprime::cases {
@@ -45,13 +46,22 @@ CaseReport run_case(const Case& c, const SuiteOptions& options) {
   CheckOptions check;
   check.seed = options.seed;
   check.weights = weights_dtype(options.execution, c.dtype);
+  const Implementation implementation =
+      options.implementation ? options.implementation : library_prefill(options.execution);
   auto checker = CaseChecker::make(c, check);
   if (checker.ok()) {
-    report.verdict = (*checker)->check(library_prefill(options.execution));
+    report.verdict = (*checker)->check(implementation);
   } else {
     report.verdict.violations.push_back(checker.status().to_string());
   }
   report.outcome = report.verdict.passed() ? Outcome::kPassed : Outcome::kFailed;
+  if (report.outcome == Outcome::kFailed) {
+    const ShrunkCase shrunk = shrink_case(c, report.verdict, check, implementation, options.shrink);
+    report.spec = case_spec(shrunk.c);
+    report.spec_violations = shrunk.verdict.violations;
+    report.shrink_runs = shrunk.runs;
+    report.minimal = shrunk.minimal;
+  }
   report.seconds = seconds_since(start);
   return report;
 }
@@ -65,6 +75,14 @@ CaseReport run_scenario(const Scenario& scenario, const SuiteOptions& options) {
   report.outcome = report.verdict.passed() ? Outcome::kPassed : Outcome::kFailed;
   report.seconds = seconds_since(start);
   return report;
+}
+
+Status known_kernel(const std::string& name) {
+  if (name.empty()) return {};
+  for (const KernelInfo& info : list_kernels()) {
+    if (info.name == name) return {};
+  }
+  return {StatusCode::kUnsupported, "kernel: got '" + name + "', which this library does not have"};
 }
 
 void keep_worst(double value, const std::string& name, double& worst, std::string& worst_case) {
@@ -97,6 +115,13 @@ void add(CaseReport report, SuiteReport& suite) {
 
 }  // namespace
 
+StatusOr<SuiteReport> run_single(const Case& c, const SuiteOptions& options) {
+  if (Status status = known_kernel(options.execution.kernel); !status.ok()) return status;
+  SuiteReport report;
+  add(run_case(c, options), report);
+  return report;
+}
+
 const std::vector<std::string_view>& suite_names() {
   static const std::vector<std::string_view> names = {"quick", "full", "known-bugs"};
   return names;
@@ -112,14 +137,7 @@ StatusOr<SuiteReport> run_suite(std::string_view suite, const SuiteOptions& opti
     return Status(StatusCode::kUnsupported,
                   "suite: got '" + std::string(suite) + "', wanted quick, full or known-bugs");
   }
-  if (!options.execution.kernel.empty()) {
-    bool known = false;
-    for (const KernelInfo& info : list_kernels()) known |= info.name == options.execution.kernel;
-    if (!known) {
-      return Status(StatusCode::kUnsupported, "kernel: got '" + options.execution.kernel +
-                                                  "', which this library does not have");
-    }
-  }
+  if (Status status = known_kernel(options.execution.kernel); !status.ok()) return status;
   const auto selected = [&](const std::string& name) {
     return name.find(options.filter) != std::string::npos;
   };
@@ -141,11 +159,13 @@ StatusOr<SuiteReport> run_suite(std::string_view suite, const SuiteOptions& opti
                                                 " has '" + std::string(options.filter) +
                                                 "' in its name");
   }
+  SuiteOptions one = options;
   for (int64_t i = 0; i < total; ++i) {
     const auto index = static_cast<size_t>(i);
-    add(index < cases.size() ? run_case(*cases[index], options)
-                             : run_scenario(*scenarios[index - cases.size()], options),
+    add(index < cases.size() ? run_case(*cases[index], one)
+                             : run_scenario(*scenarios[index - cases.size()], one),
         report);
+    if (report.reports.back().shrink_runs > 0) one.shrink.seconds -= report.reports.back().seconds;
     if (progress && !progress(report.reports.back(), i, total)) break;
   }
   return report;

@@ -10,6 +10,7 @@
 #include "flashprime/execution.h"
 #include "flashprime/status.h"
 #include "tests/cases/accuracy.h"
+#include "tests/cases/shrink.h"
 
 namespace flashprime::cases {
 
@@ -17,6 +18,12 @@ struct SuiteOptions {
   std::string_view filter;  ///< only cases whose name contains it; empty: all
   uint64_t seed = 1;
   ExecutionOptions execution;  ///< device, kernel, threads under test
+  /// What is judged instead of prefill() under `execution`; empty: prefill(). Scenarios, which are
+  /// more than one call, always run prefill().
+  Implementation implementation;
+  /// A case that fails is made smaller within these; no runs: it is left as it is. The seconds are
+  /// those of the whole suite: a kernel that fails everywhere is soon known to.
+  ShrinkLimits shrink{.runs = 0, .seconds = 0, .stop = {}};
 };
 
 enum class Outcome : uint8_t { kPassed, kFailed, kSkipped };
@@ -27,6 +34,12 @@ struct CaseReport {
   Outcome outcome = Outcome::kPassed;
   Verdict verdict;          ///< metrics are zero for scenarios that are more than one call
   std::string skip_reason;  ///< with kSkipped: what the kernel under test declares it cannot do
+  /// With kFailed, for a case: it, or the smaller one found, as case_spec() writes it, and what
+  /// that one violates. Empty for scenarios.
+  std::string spec;
+  std::vector<std::string> spec_violations;
+  int64_t shrink_runs = 0;
+  bool minimal = false;  ///< nothing can be dropped from `spec` without the failure going too
   double seconds = 0;
 };
 
@@ -57,5 +70,8 @@ const std::vector<std::string_view>& suite_names();
 /// suite name, a filter that matches nothing, or a kernel or device that does not exist.
 StatusOr<SuiteReport> run_suite(std::string_view suite, const SuiteOptions& options,
                                 const Progress& progress = {});
+
+/// The same for one case, in the table or not.
+StatusOr<SuiteReport> run_single(const Case& c, const SuiteOptions& options);
 
 }  // namespace flashprime::cases

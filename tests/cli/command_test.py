@@ -67,6 +67,24 @@ class Usage(CommandTest):
             self.assertIn(b"flashprime", result.stdout.lower())
             self.assertEqual(result.stderr, b"")
 
+    def test_a_misspelt_word_is_named_before_what_is_missing(self):
+        for text, *arguments in (
+            ("unknown verb 'frob'; want one of info, models, explain", "frob"),
+            ("unknown verb 'chekc' (did you mean 'check'?)", "chekc"),
+            ("no verb; want one of info, models",),
+            ("got '--frob' instead of a verb", "--frob"),
+            ("bench: unknown option '--bacth' (did you mean '--batch'?)", "bench", "--bacth", "q8"),
+            ("info: unknown option '--frob'; see `flashprime info --help`", "info", "--frob"),
+            ("info: got 'extra', which it does not take", "info", "extra"),
+            ("--batch is required", "bench"),
+        ):
+            result = self.expect(2, *arguments)
+            self.assertIn(text, result.stderr.decode())
+            self.assertEqual(result.stderr.count(b"\n"), 1, result.stderr)
+            self.assertEqual(result.stdout, b"")
+        self.assertIn(b"'--json' goes after the verb: flashprime info --json",
+                      self.expect(2, "--json", "info").stderr)
+
     def test_bad_usage_is_exit_code_2(self):
         for arguments in (
             [],

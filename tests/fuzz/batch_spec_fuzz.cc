@@ -1,11 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The --batch grammar.
+// The --batch grammar, and lists and ranges of it.
 #include "cli/batch_spec.h"
 
+#include "cli/batch_list.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace flashprime::cli {
 namespace {
+
+void check_list(std::string_view text) {
+  const StatusOr<std::vector<NamedBatch>> batches = parse_batch_list(text);
+  if (!batches.ok()) {
+    FUZZ_REQUIRE(batches.status().code() == StatusCode::kFormat);
+    fuzz::require_message(batches.status().message());
+    return;
+  }
+  FUZZ_REQUIRE(!batches->empty() && batches->size() <= 1000);
+  size_t requests = 0;
+  for (const NamedBatch& batch : *batches) {
+    requests += batch.requests.size();
+    // Its name is its own spec.
+    const StatusOr<std::vector<BatchRequest>> same = parse_batch_spec(batch.name);
+    FUZZ_REQUIRE(same.ok() && *same == batch.requests);
+  }
+  FUZZ_REQUIRE(requests <= 1'000'000);
+}
 
 void check(std::string_view text) {
   const StatusOr<std::vector<BatchRequest>> batch = parse_batch_spec(text);
@@ -37,6 +56,8 @@ void check(std::string_view text) {
 }  // namespace flashprime::cli
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  flashprime::cli::check({reinterpret_cast<const char*>(data), size});
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  flashprime::cli::check(text);
+  flashprime::cli::check_list(text);
   return 0;
 }

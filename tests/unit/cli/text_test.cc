@@ -58,6 +58,20 @@ TEST(Numbers, AreGroupedAndPrefixedForPeople) {
   EXPECT_EQ(duration_text(-1.0), "-");
 }
 
+TEST(Closest, IsTheWordOneSlipOfTheFingersAway) {
+  const std::vector<std::string> verbs = {"info", "models", "run", "check", "bench", "replay"};
+  EXPECT_EQ(closest("chekc", verbs), "check");  // two letters swapped
+  EXPECT_EQ(closest("benc", verbs), "bench");
+  EXPECT_EQ(closest("runn", verbs), "run");
+  EXPECT_EQ(closest("infp", verbs), "info");
+  EXPECT_EQ(closest("check", verbs), "check");
+  EXPECT_EQ(closest("moedel", verbs), "models");  // two slips, in a word of six
+  EXPECT_EQ(closest("frob", verbs), "");
+  EXPECT_EQ(closest("", verbs), "");
+  EXPECT_EQ(closest("rin", {"ran", "run"}), "ran");
+  EXPECT_EQ(closest(std::string(100'000, 'x'), verbs), "");
+}
+
 TEST(CommandLine, IsQuotedForAShell) {
   const char* argv[] = {"x/flashprime", "replay", "--trace", "a b.csv", "it's", ""};
   EXPECT_EQ(quote_command_line(6, argv), R"(flashprime replay --trace 'a b.csv' 'it'\''s' '')");
