@@ -26,6 +26,14 @@ install(FILES "${PROJECT_BINARY_DIR}/FlashPrimeConfig.cmake"
   DESTINATION "${package_dir}" COMPONENT library)
 
 file(RELATIVE_PATH pc_prefix "/prefix/${pkgconfig_dir}" "/prefix")
+# An archive alone needs its own libraries whether or not --static is asked for.
+set(pc_libs "")
+set(pc_libs_private "-lmbedcrypto -lstdc++ -lm -ldl -pthread")
+get_target_property(installed_type flashprime TYPE)
+if(installed_type STREQUAL "STATIC_LIBRARY")
+  set(pc_libs " ${pc_libs_private}")
+  set(pc_libs_private "")
+endif()
 configure_file("${CMAKE_CURRENT_LIST_DIR}/flashprime.pc.in" "${PROJECT_BINARY_DIR}/flashprime.pc"
   @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/flashprime.pc" DESTINATION "${pkgconfig_dir}"
