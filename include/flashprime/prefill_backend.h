@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLA prefill backends as vLLM describes and chooses them: what each supports, why not, and which
-// one a configuration gets. Data and pure functions; nothing here runs a kernel.
+// MLA prefill backends as vLLM describes, chooses and calls them: what each supports, why not,
+// which one a configuration gets, and FlashPrime behind that interface.
 #pragma once
 
 #include "flashprime/export.h"
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,8 +14,11 @@
 #include <vector>
 
 #include "flashprime/flash_attention_rules.h"
+#include "flashprime/jit.h"
+#include "flashprime/prefill.h"
 #include "flashprime/status.h"
 #include "flashprime/types.h"
+#include "flashprime/warmup.h"
 
 namespace flashprime {
 
@@ -95,5 +99,92 @@ FLASHPRIME_API std::vector<std::string> prefill_backend_priorities(
 FLASHPRIME_API StatusOr<PrefillBackendInfo> select_prefill_backend(
     const PrefillBackendRegistry& registry, std::optional<ComputeCapability> capability,
     const PrefillBackendConfig& config, const std::optional<std::string>& requested = {});
+
+/// A layer on one rank.
+struct PrefillBackendOptions {
+  HeadDims dims;
+  int32_t num_heads = 1;
+  Dtype dtype = Dtype::kBf16;
+  float softmax_scale = std::numeric_limits<float>::quiet_NaN();  ///< YaRN's factor included
+  LseLayout lse_layout = LseLayout::kHeadsTokens;
+  /// One flag: keys are never split, and num_splits is 1 in every compile key.
+  bool batch_invariant = false;
+  ExecutionOptions execution = {};
+};
+
+/// One context chunk as its caller has cut it: its own queries, and what it holds of their context.
+struct PrefillChunkMetadata {
+  TensorView cu_seqlens_q = {};  ///< int32 [B + 1], of the queries of this chunk
+  TensorView cu_seqlens_k = {};  ///< int32 [B + 1]
+  int64_t max_seqlen_q = -1;     ///< negative: not stated
+  int64_t max_seqlen_k = -1;
+};
+
+/// What all layers of one step share. Views stay the caller's and have to outlive the step.
+struct PrefillBatchMetadata {
+  TensorView cu_seqlens_q = {};  ///< int32 [B + 1]
+  int64_t max_seqlen_q = -1;
+  /// For the index form: each chunk holds keys of every request of the batch, possibly none.
+  std::vector<PrefillChunkMetadata> chunks = {};
+};
+
+/// The tensors of one call. Shapes as in PrefillArgs.
+struct PrefillBackendArgs {
+  TensorView q = {};
+  TensorView k = {};
+  TensorView v = {};
+  MutableTensorView out = {};
+  MutableTensorView lse = {};    ///< absent: not wanted
+  TensorView output_scale = {};  ///< with e4m3 output, which is of new tokens only
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+};
+
+/// FlashPrime as an engine calls it: one object a layer, one prepare() a step, then the new tokens
+/// and every context chunk. It computes attention only; the engine merges. The output may be fp32
+/// besides what prefill() writes. Calls are const and thread-safe between two prepare() calls.
+class FLASHPRIME_API PrefillBackend {
+ public:
+  /// kUnsupported with every reason unless a kernel runs such a layer.
+  static StatusOr<PrefillBackend> create(const PrefillBackendOptions& options);
+
+  static constexpr std::string_view name() { return "FLASHPRIME"; }
+  static constexpr bool requires_v_padding() { return flashprime_requires_v_padding(); }
+  static constexpr bool supports_quant_output() { return flashprime_supports_quant_output(); }
+  /// Both calls write where they are told to.
+  static constexpr bool supports_out() { return true; }
+
+  void prepare(PrefillBatchMetadata batch) { batch_ = std::move(batch); }
+
+  /// Causal attention of the new tokens over themselves.
+  Status run_prefill_new_tokens(const PrefillBackendArgs& args,
+                                StreamHandle stream = nullptr) const;
+  /// Unmasked attention over one chunk of context; `args.lse` is required. Index form: the queries
+  /// are those of the whole batch, and a request without keys in the chunk gets 0 and -inf. kRange
+  /// for a chunk that prepare() was not told of.
+  Status run_prefill_context_chunk(int64_t chunk, const PrefillBackendArgs& args,
+                                   StreamHandle stream = nullptr) const;
+  /// Chunk form: `args.q`, `out` and `lse` are cut to the chunk's own queries.
+  Status run_prefill_context_chunk(const PrefillChunkMetadata& chunk,
+                                   const PrefillBackendArgs& args,
+                                   StreamHandle stream = nullptr) const;
+  /// Bytes of workspace that such a call needs.
+  StatusOr<int64_t> workspace_bytes(const PrefillChunkMetadata& chunk,
+                                    const PrefillBackendArgs& args, MaskKind mask) const;
+
+  /// What this layer wants warmed: as vLLM's compile keys, and as FlashPrime's kernels. The same
+  /// dims and flags as the calls use.
+  MlaWarmupConfig warmup_config(ComputeCapability capability, int32_t fa_version) const;
+  PlanOptions plan_options(std::vector<std::string> archs) const;
+
+ private:
+  explicit PrefillBackend(PrefillBackendOptions options) : options_(std::move(options)) {}
+  PrefillProblem problem(const PrefillBackendArgs& args, MaskKind mask) const;
+  Status run(const PrefillChunkMetadata& chunk, const PrefillBackendArgs& args, MaskKind mask,
+             StreamHandle stream) const;
+
+  PrefillBackendOptions options_;
+  PrefillBatchMetadata batch_;
+};
 
 }  // namespace flashprime
