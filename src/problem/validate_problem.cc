@@ -169,10 +169,15 @@ Status check_softmax_scale(float scale) {
   return ok_status();
 }
 
+// The stride of an axis with one element means nothing: kernels may multiply with it all the same.
+int64_t stride_of(const int64_t extent, const int64_t stride) {
+  return extent > 1 ? stride : 0;
+}
+
 RowTensor row_tensor(const TensorView& view, int64_t first_element = 0) {
   const char* data = static_cast<const char*>(view.data);
   if (data != nullptr) data += first_element * dtype_bytes(view.dtype);
-  return {data, view.stride[0], view.stride[1]};
+  return {data, stride_of(view.shape[0], view.stride[0]), stride_of(view.shape[1], view.stride[1])};
 }
 
 }  // namespace
@@ -266,11 +271,13 @@ PrefillParams make_params(const PrefillProblem& problem, const PrefillArgs& args
   }
   params.v = row_tensor(args.v);
 
-  params.out = {args.out.data, args.out.stride[0], args.out.stride[1]};
+  params.out = {args.out.data, stride_of(args.out.shape[0], args.out.stride[0]),
+                stride_of(args.out.shape[1], args.out.stride[1])};
   if (problem.return_lse) {
-    const bool heads_first = problem.lse_layout == LseLayout::kHeadsTokens;
-    params.lse = {args.lse.data, args.lse.stride[heads_first ? 1 : 0],
-                  args.lse.stride[heads_first ? 0 : 1]};
+    const int token = problem.lse_layout == LseLayout::kHeadsTokens ? 1 : 0;
+    const int head = 1 - token;
+    params.lse = {args.lse.data, stride_of(args.lse.shape[token], args.lse.stride[token]),
+                  stride_of(args.lse.shape[head], args.lse.stride[head])};
   }
 
   params.cu_seqlens_q = static_cast<const int32_t*>(args.cu_seqlens_q.data);

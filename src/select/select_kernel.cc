@@ -37,8 +37,10 @@ std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem
     if (!condition) reasons.push_back(concat(message...));
   };
   const bool right_device = device.kind == DeviceKind::kAuto || device.kind == row.info.device;
-  require(right_device, "device: got ", device_name(device), ", wanted ",
-          row.info.device == DeviceKind::kCpu ? "cpu" : "cuda");
+  if (!right_device) {
+    reasons.push_back(concat("device: got ", device_name(device), ", wanted ",
+                             row.info.device == DeviceKind::kCpu ? "cpu" : "cuda"));
+  }
 
   const std::vector<Status> defects = find_problem_defects(problem);
   for (const Status& defect : defects) reasons.push_back(defect.message());

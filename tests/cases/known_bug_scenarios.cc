@@ -694,7 +694,8 @@ std::vector<std::string> stride_of_a_single_element(const ExecutionOptions& exec
   // One head and one query beside 131,072 keys. An axis of one element has no stride: whatever a
   // caller computed for it, up to 2^63 - 1, must not be multiplied with anything.
   constexpr int32_t kKeys = 131'072;
-  DenseBatch batch = DenseBatch::random({8, 0, 8}, 1, Dtype::kBf16, kFullMask, {1}, {kKeys}, seed);
+  DenseBatch batch =
+      DenseBatch::random({16, 0, 16}, 1, Dtype::kBf16, kFullMask, {1}, {kKeys}, seed);
   const DenseResult wanted = run(batch, execution);
   findings.expect_ok(wanted.status, "dense");
   batch.problem.return_lse = false;
@@ -702,12 +703,12 @@ std::vector<std::string> stride_of_a_single_element(const ExecutionOptions& exec
   const std::vector<int32_t> cu_k{0, kKeys};
   for (const int64_t stride :
        {int64_t{0}, int64_t{1}, int64_t{kKeys} * 16384, std::numeric_limits<int64_t>::max()}) {
-    std::vector<std::byte> out(16, std::byte{0x77});
+    std::vector<std::byte> out(32, std::byte{0x77});
     PrefillArgs args = dense_args(batch, out, cu_q, cu_k);
     args.q.stride[0] = args.q.stride[1] = stride;  // token and head
     args.k.stride[1] = args.v.stride[1] = stride;  // head
     args.out.stride[0] = args.out.stride[1] = stride;
-    findings.expect_ok(prefill(batch.problem, args, execution),
+    findings.expect_ok(staged_prefill(batch.problem, args, execution),
                        text("stride %lld", static_cast<long long>(stride)));
     findings.expect(out == wanted.out, text("stride %lld of axes of one element changed the result",
                                             static_cast<long long>(stride)));
@@ -744,15 +745,16 @@ std::vector<std::string> lengths_against_tensors(const ExecutionOptions& executi
     PrefillArgs args = dense_args(batch, out, wrong.q, wrong.k);
     args.max_seqlen_q = wrong.max_q;
     args.max_seqlen_k = wrong.max_k;
-    findings.expect_code(prefill(batch.problem, args, execution), StatusCode::kCuSeqlens,
+    findings.expect_code(staged_prefill(batch.problem, args, execution), StatusCode::kCuSeqlens,
                          wrong.what);
     findings.expect(
         std::all_of(out.begin(), out.end(), [](std::byte b) { return b == std::byte{0x77}; }),
         std::string(wrong.what) + ": out was touched by a refused call");
   }
   std::vector<std::byte> out(7 * 2 * 16 * 2);
-  findings.expect_ok(prefill(batch.problem, dense_args(batch, out, good_q, good_k), execution),
-                     "the right lengths");
+  findings.expect_ok(
+      staged_prefill(batch.problem, dense_args(batch, out, good_q, good_k), execution),
+      "the right lengths");
   return findings.take();
 }
 
@@ -768,11 +770,11 @@ std::vector<std::string> unsupported_is_an_error(const ExecutionOptions& executi
   problem.return_lse = false;
   ExecutionOptions absent = execution;
   absent.kernel = "no_such_kernel";
-  findings.expect_code(prefill(problem, args, absent), StatusCode::kUnsupported,
+  findings.expect_code(staged_prefill(problem, args, absent), StatusCode::kUnsupported,
                        "a kernel that does not exist");
   for (const HeadDims& dims : {HeadDims{0, 16, 16}, HeadDims{16, 16, 0}, HeadDims{-16, 48, 16}}) {
     problem.dims = dims;
-    const Status status = prefill(problem, args, execution);
+    const Status status = staged_prefill(problem, args, execution);
     findings.expect(
         status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kShape,
         text("dims %d/%d/%d: got ", dims.nope, dims.rope, dims.v) + status.to_string());
