@@ -198,7 +198,8 @@ int run_explain(Session& session, const ExplainOptions& options) {
   }
 
   std::vector<std::vector<std::string>> rows = {
-      {"device", device_name(options.common.device), cpu.brand},
+      {"device", device_name(options.common.device),
+       options.common.device.kind == DeviceKind::kCuda ? "" : cpu.brand},
       {"config", shape->name,
        fmt::format("nope {}  rope {}  v {}  heads {}  {} -> {}  {}  scale {:.6g}", shape->dims.nope,
                    shape->dims.rope, shape->dims.v, shape->heads, dtype_name(problem->dtype),

@@ -279,6 +279,11 @@ TEST_F(LaunchTest, RowsHaveToBeAligned) {
   a.k.shape[0] = 1;  // the stride of an axis with one entry means nothing
   EXPECT_TRUE(check_gpu_layout(a).ok());
   a = args(p, 4, 4, 1);
+  a.out.data = reinterpret_cast<void*>(0x60000002);
+  EXPECT_EQ(check_gpu_layout(a).code(), StatusCode::kAlignment);
+  a.out.shape[0] = 0;  // no element, no alignment
+  EXPECT_TRUE(check_gpu_layout(a).ok());
+  a = args(p, 4, 4, 1);
   a.out.stride[1] = 130;
   EXPECT_EQ(check_gpu_layout(a).code(), StatusCode::kStride);
 }
