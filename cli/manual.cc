@@ -34,6 +34,18 @@ constexpr Example kExamples[] = {
     {"bench", "bench --model deepseek-v3 --tp 8 --batch q1k,q4k --vs torch -o csv"},
     {"bench", "bench --model deepseek-v3 --tp 8 --batch q1k,q4k --guard before.csv"},
     {"replay", "replay --trace azure.csv --model mistral-small-4 --tp 4 --verify 16"},
+    {"warmup", "warmup --model deepseek-v3 --arch sm_90a,sm_120a -j 4"},
+    {"warmup", "warmup --model glm-5 --arch sm_100a --list --json"},
+    {"cache ls", "cache ls --json"},
+    {"cache stat", "cache stat"},
+    {"cache verify", "cache verify kernels.fpb"},
+    {"cache prune", "cache prune --dry-run"},
+    {"cache clear", "cache clear"},
+    {"cache path", "cache path"},
+    {"cache pack", "cache pack kernels.fpb --model deepseek-v3 --arch sm_90a"},
+    {"cache unpack", "cache unpack kernels.fpb"},
+    {"cache covers", "cache covers kernels.fpb --model deepseek-v3 --arch sm_90a"},
+    {"dump", "dump --model deepseek-v3 --arch sm_90a --index 0 --source"},
     {"completion", "completion bash > ~/.local/share/bash-completion/completions/flashprime"},
     {"manual", "manual roff > flashprime.1"},
 };
@@ -197,7 +209,8 @@ void add_examples(CLI::App& app) {
     by_verb.back().second += std::string("  flashprime ") + example.command + '\n';
   }
   for (const auto& [name, lines] : by_verb) {
-    CLI::App* verb = app.get_subcommand(name);
+    CLI::App* verb = &app;
+    for (const std::string& word : split(name, ' ')) verb = verb->get_subcommand(word);
     verb->footer(std::string(kExampleHeading) + lines + '\n' + verb->get_footer());
   }
 }

@@ -100,8 +100,11 @@ TEST(Manual, EveryVerbHasAnExampleInItsHelpAndEveryExampleIsUnderstood) {
   bool has_example = true;
   for (std::string line; std::getline(reference, line);) {
     if (line.rfind("### flashprime ", 0) == 0) {
-      EXPECT_TRUE(has_example) << verbs.back();
-      verbs.push_back(line.substr(15));
+      const std::string verb = line.substr(15);
+      // A verb of verbs leaves the examples to those.
+      const bool is_group = !verbs.empty() && verb.rfind(verbs.back() + ' ', 0) == 0;
+      EXPECT_TRUE(has_example || is_group) << verbs.back();
+      verbs.push_back(verb);
       has_example = false;
     }
     if (line.rfind("flashprime ", 0) != 0) continue;
@@ -112,15 +115,20 @@ TEST(Manual, EveryVerbHasAnExampleInItsHelpAndEveryExampleIsUnderstood) {
     for (std::string word; words >> word;) storage.push_back(word);
     std::vector<const char*> argv;
     for (const std::string& word : storage) argv.push_back(word.c_str());
-    EXPECT_EQ(storage[1], verbs.back());
+    EXPECT_EQ(line.rfind("flashprime " + verbs.back(), 0), 0u) << line;
     Session session;
     const auto code = parse_command_line(static_cast<int>(argv.size()), argv.data(), session);
     // run and replay look for their files when they parse.
     if (code) {
       EXPECT_TRUE(storage[1] == "run" || storage[1] == "replay") << line;
     }
-    EXPECT_THAT(output_of({storage[1].c_str(), "--help"}),
-                HasSubstr("  " + line.substr(0, line.find(" > "))));
+    std::vector<const char*> help;
+    std::istringstream verb_words(verbs.back());
+    std::vector<std::string> verb_storage;
+    for (std::string word; verb_words >> word;) verb_storage.push_back(word);
+    for (const std::string& word : verb_storage) help.push_back(word.c_str());
+    help.push_back("--help");
+    EXPECT_THAT(output_of(help), HasSubstr("  " + line.substr(0, line.find(" > "))));
   }
   EXPECT_TRUE(has_example) << verbs.back();
   EXPECT_GE(verbs.size(), 9u);
@@ -131,7 +139,8 @@ TEST(Manual, EveryOptionOfEveryHelpIsInAllFourTexts) {
   const std::string texts[] = {output_of({"completion", "bash"}), output_of({"completion", "zsh"}),
                                output_of({"manual", "markdown"}), output_of({"manual", "roff"})};
   int options = 0;
-  for (const char* verb : {"info", "models", "explain", "run", "check", "bench", "replay"}) {
+  for (const char* verb :
+       {"info", "models", "explain", "run", "check", "bench", "replay", "warmup", "dump"}) {
     std::istringstream help(output_of({verb, "--help"}));
     for (std::string line; std::getline(help, line);) {
       const size_t start = line.find("--");
