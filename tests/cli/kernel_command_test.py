@@ -81,10 +81,11 @@ class Warmup(KernelCommandTest):
         self.assertTrue(lines[0].startswith("[ 1/"), lines[0])
         self.assertIn("compiled", out)
 
-    def test_sixteen_processes_compile_each_kernel_exactly_once(self):
+    def warm_by_sixteen(self, *plan):
+        """How often each kernel was compiled."""
         processes = [
             self.start(
-                "warmup", *PLAN, "--json", "-j", "2", "--rank", str(rank), "--world", "16",
+                "warmup", *plan, "--json", "-j", "2", "--rank", str(rank), "--world", "16",
                 FAKE_NVRTC_DELAY_MS="20",
             )
             for rank in range(16)
@@ -98,9 +99,19 @@ class Warmup(KernelCommandTest):
             for kernel in report["kernels"]:
                 if kernel["source"] == "compiled":
                     compiled[kernel["kernel_id"]] += 1
+        return compiled
+
+    def test_sixteen_processes_compile_each_kernel_exactly_once(self):
+        compiled = self.warm_by_sixteen(*PLAN)
         planned = len(self.json(0, "warmup", *PLAN, "--list")["kernels"])
         self.assertEqual(len(compiled), planned)
         self.assertEqual(set(compiled.values()), {1})
+
+    def test_sixteen_processes_compile_one_kernel_exactly_once(self):
+        plan = self.folder / "plan.txt"
+        keys = self.run_command(0, "warmup", *PLAN, "--list")[0].split("\n\n")
+        plan.write_text(keys[0] + "\n\n")
+        self.assertEqual(list(self.warm_by_sixteen("--plan", str(plan)).values()), [1])
 
     def test_killed_processes_leave_nothing_in_the_way(self):
         for delay in (0.05, 0.1, 0.2, 0.3):

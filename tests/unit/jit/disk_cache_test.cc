@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -292,6 +294,35 @@ TEST_F(DiskCacheTest, ReportsAFullDiskAndLeavesNothingBehind) {
   EXPECT_THAT(published.message(), HasSubstr("No space left"));
   EXPECT_EQ(files_in("tmp"), 0u);
   EXPECT_EQ(cache().find(query_of(kernel_)).miss, "absent");
+}
+
+// The same of a file system that is full indeed, where this process may make one.
+TEST_F(DiskCacheTest, CarriesOnWhereARealFileSystemIsFull) {
+  constexpr int kMayNotMount = 77;
+  const int status = in_child([&] {
+    fs::create_directory(root_);
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", root_.c_str(), "tmpfs", 0, "size=32k,mode=0700") != 0) {
+      _exit(kMayNotMount);
+    }
+    int published = 0;
+    for (int i = 0; i < 20; ++i) {
+      const CompiledKernel kernel = sample_kernel(i);
+      const Status outcome = cache().publish(kernel);
+      published += outcome.ok() ? 1 : 0;
+      if (!outcome.ok()) {
+        EXPECT_THAT(outcome.message(), HasSubstr("No space left"));
+      }
+      EXPECT_EQ(cache().find(query_of(kernel)).kernel.has_value(), outcome.ok()) << i;
+    }
+    EXPECT_GT(published, 0);
+    EXPECT_LT(published, 20);
+    EXPECT_EQ(files_in("tmp"), 0u);
+  });
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kMayNotMount) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(DiskCacheTest, SurvivesDeathAtEverySystemCallOfAPublish) {

@@ -87,10 +87,9 @@ TEST_F(RealNvrtc, StopsWhenCancelled) {
   const KernelSource source = *make_kernel_source(key, "");
   const StatusOr<CompileOutput> output =
       nvrtc_->compile(source, key.arch, false, [] { return true; });
-  // An NVRTC without the callback finishes its work.
-  if (!output.ok()) {
-    EXPECT_EQ(output.status().code(), StatusCode::kNotWarm);
-  }
+  // NVRTC 12 finishes its work where it lacks the callback; 13 has it.
+  if (nvrtc_->version() < 13000 && output.ok()) GTEST_SKIP() << nvrtc_->description();
+  EXPECT_EQ(output.status().code(), StatusCode::kNotWarm);
 }
 
 TEST_F(RealNvrtc, PlansAndCompilesAndPacksWithoutTouchingADriver) {
