@@ -225,7 +225,9 @@ class Bench {
     problem_.mask = *mask;
     problem_.return_lse = true;
     problem_.batch_invariant = options_.common.batch_invariant;
-    execution_.device = options_.common.device;
+    const StatusOr<Device> device = host_memory_device(options_.common.device);
+    if (!device.ok()) return session_.fail(kExitUnsupported, device.status().message());
+    execution_.device = *device;
     execution_.kernel = options_.kernel;
     execution_.num_threads = static_cast<int32_t>(options_.common.threads);
     cpu_ = cpu_info();
@@ -240,11 +242,6 @@ class Bench {
         }
       }
       return session_.fail(kExitUnsupported, "unsupported: " + reasons);
-    }
-    for (const KernelInfo& kernel : list_kernels()) {
-      if (kernel.name != explanation_.kernel || kernel.device == DeviceKind::kCpu) continue;
-      return session_.fail(kExitUnsupported, "bench times CPU kernels; " + kernel.name +
-                                                 " is not one: say --device cpu");
     }
     for (const NamedBatch& batch : options_.batches) {
       const double bytes = Sizes(problem_, batch.requests).bytes(problem_.dtype);

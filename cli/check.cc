@@ -64,6 +64,9 @@ int run_check(Session& session, const CheckRequest& request,
   suite_options.filter = request.filter;
   suite_options.seed = static_cast<uint64_t>(request.common.seed);
   suite_options.execution.device = request.common.device;
+  if (request.common.device.kind == DeviceKind::kAuto) {
+    suite_options.execution.device = {DeviceKind::kCpu, 0};
+  }
   suite_options.execution.kernel = request.kernel;
   suite_options.execution.num_threads = static_cast<int32_t>(request.common.threads);
   suite_options.implementation = implementation;

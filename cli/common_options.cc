@@ -188,6 +188,13 @@ StatusOr<Device> parse_device(std::string_view text) {
                 fmt::format("got '{}', want auto, cpu, cuda or cuda:N", printable(text)));
 }
 
+StatusOr<Device> host_memory_device(const Device& device) {
+  if (device.kind != DeviceKind::kCuda) return Device{DeviceKind::kCpu, 0};
+  return Status(StatusCode::kUnsupported, "unsupported: --device " + device_name(device) +
+                                              ": this verb keeps its tensors in host memory; say "
+                                              "--device cpu");
+}
+
 std::string device_name(const Device& device) {
   switch (device.kind) {
     case DeviceKind::kAuto: return "auto";

@@ -56,6 +56,9 @@ std::optional<Mask> parse_window(std::string_view text);
 StatusOr<Mask> parse_mask(std::string_view text);  // "full", "causal", "window:512,0"
 StatusOr<Device> parse_device(std::string_view text);
 std::string device_name(const Device& device);
+// The device of a verb that keeps its tensors in host memory: the CPU for auto, kUnsupported for a
+// GPU.
+StatusOr<Device> host_memory_device(const Device& device);
 std::string dims_text(const HeadDims& dims);  // "128/64/128"
 
 }  // namespace flashprime::cli

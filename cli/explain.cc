@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -13,6 +14,8 @@
 #include "cli/text.h"
 #include "flashprime/backend.h"
 #include "flashprime/context_plan.h"
+#include "flashprime/jit.h"
+#include "flashprime/warmup.h"
 
 namespace flashprime::cli {
 namespace {
@@ -22,6 +25,7 @@ struct ExplainOptions {
   std::string mask = "causal";
   std::string lse = "heads-tokens";
   std::string out_dtype;
+  std::string arch;
   bool list = false;
   bool support_table = false;
   SelectorOptions selector;
@@ -129,6 +133,54 @@ std::string mask_text(const ExplainOptions& options) {
                                                          : ", lse natural [T,H]");
 }
 
+// What a call is as a request in vLLM's terms, and the kernels that it runs on an architecture.
+struct GpuKeys {
+  CompileKey request;
+  KernelPlan plan;
+};
+
+StatusOr<GpuKeys> gpu_keys(const PrefillProblem& problem, const std::vector<BatchRequest>& batch,
+                           const std::string& arch) {
+  GpuKeys keys;
+  int64_t max_q = 1;
+  int64_t max_k = 1;
+  for (const BatchRequest& request : batch) {
+    max_q = std::max<int64_t>(max_q, request.new_tokens);
+    max_k = std::max<int64_t>(max_k, request.new_tokens + request.context());
+  }
+  const auto requests = std::max<int64_t>(1, static_cast<int64_t>(batch.size()));
+  const StatusOr<CompileKey> request = compile_key_of(problem, requests, max_q, max_k);
+  if (!request.ok()) return request.status();
+  keys.request = *request;
+  StatusOr<KernelPlan> plan = kernels_of(problem, arch);
+  if (!plan.ok()) return plan.status();
+  keys.plan = *std::move(plan);
+  return keys;
+}
+
+// The lines of a key's text, less the version, as one.
+std::string one_line(const std::string& key) {
+  std::string line;
+  size_t begin = key.find('\n') + 1;
+  while (begin < key.size()) {
+    const size_t end = std::min(key.find('\n', begin), key.size());
+    if (!line.empty()) line += ", ";
+    line += key.substr(begin, end - begin);
+    begin = end + 1;
+  }
+  return line;
+}
+
+std::string gpu_lines(const GpuKeys& gpu) {
+  if (gpu.plan.kernels.empty()) return {};
+  std::string lines = "request key  " + gpu.request.to_string() + '\n';
+  for (const PlannedKernel& kernel : gpu.plan.kernels) {
+    lines += fmt::format("kernel key   {} {}  {}\n             id {}\n", kernel.kernel, kernel.arch,
+                         one_line(kernel.key), kernel.kernel_id);
+  }
+  return lines;
+}
+
 int run_explain(Session& session, const ExplainOptions& options) {
   if (options.list || options.support_table) {
     return list_registry(session, options.support_table);
@@ -138,7 +190,9 @@ int run_explain(Session& session, const ExplainOptions& options) {
   const StatusOr<PrefillProblem> problem = make_problem(options, *shape);
   if (!problem.ok()) return session.fail(kExitUsage, problem.status().message());
   if (!options.selector.selector.empty()) {
-    return explain_selector(session, options.selector, *problem, options.common.batch);
+    SelectorOptions selector = options.selector;
+    if (!options.arch.empty()) selector.arch = options.arch;
+    return explain_selector(session, selector, *problem, options.common.batch);
   }
   BatchSummary batch;
   if (!options.common.batch.empty()) {
@@ -157,6 +211,16 @@ int run_explain(Session& session, const ExplainOptions& options) {
     on_cpu.device = {DeviceKind::kCpu, 0};
     const Explanation other = explain(*problem, on_cpu);
     if (other.supported) would_work = "--device cpu (" + other.kernel + ')';
+  }
+  GpuKeys gpu;
+  if (!options.arch.empty()) {
+    const StatusOr<GpuKeys> keys = gpu_keys(*problem, options.common.batch, options.arch);
+    if (!keys.ok()) {
+      return session.fail(
+          keys.status().code() == StatusCode::kUnsupported ? kExitUnsupported : kExitUsage,
+          keys.status().message());
+    }
+    gpu = *keys;
   }
   const int exit_code = explanation.supported ? kExitOk : kExitUnsupported;
   const CpuInfo cpu = cpu_info();
@@ -192,6 +256,17 @@ int run_explain(Session& session, const ExplainOptions& options) {
                          {"flop", batch.flop}};
     }
     if (!would_work.empty()) result["would_work"] = would_work;
+    if (!options.arch.empty()) {
+      Json kernels = Json::array();
+      for (const PlannedKernel& kernel : gpu.plan.kernels) {
+        kernels.push_back({{"kernel", kernel.kernel},
+                           {"arch", kernel.arch},
+                           {"key", kernel.key},
+                           {"kernel_id", kernel.kernel_id}});
+      }
+      result["request_key"] = gpu.request.to_string();
+      result["gpu_kernels"] = std::move(kernels);
+    }
     result["exit_code"] = exit_code;
     session.print_json(std::move(result));
     return exit_code;
@@ -219,9 +294,9 @@ int run_explain(Session& session, const ExplainOptions& options) {
       rows.push_back({"not used", verdict.kernel,
                       verdict.supported ? "lower priority" : join(verdict.reasons, "; ")});
     }
-    session.out += align_columns(rows);
+    session.out += align_columns(rows) + gpu_lines(gpu);
   } else {
-    session.out += align_columns(rows);
+    session.out += align_columns(rows) + gpu_lines(gpu);
     session.out += "unsupported (exit 4)\n";
     std::vector<std::vector<std::string>> reasons;
     for (const KernelVerdict& verdict : explanation.verdicts) {
@@ -260,7 +335,9 @@ void add_explain(CLI::App& root, Session& session) {
   app->add_option("--selector", options->selector.selector,
                   "What FlashAttention's own rules would pick instead (needs --batch)")
       ->type_name("fa4|fa3");
-  app->add_option("--arch", options->selector.arch, "Of --selector: sm_90 (default), sm_100, ...");
+  app->add_option(
+      "--arch", options->arch,
+      "Also the GPU kernels and the request there; of --selector: sm_90 (default), ...");
   add_integer(*app, "--sms", &options->selector.num_sms, 1, 1 << 20,
               "Of --selector: streaming multiprocessors (default: 132 on sm_90, 148 on sm_100)");
   app->callback([&session, options] {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // flashprime info: what this build is and what it finds on this machine.
+#include <fmt/format.h>
+
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -80,14 +82,38 @@ JitFacts jit_facts() {
   return {info.cache, info.compiler.substr(0, info.compiler.find('\n')), info.log};
 }
 
+// The GPUs of this machine by what is compiled for them, or why there are none.
+struct CudaFacts {
+  std::vector<std::string> architectures;
+  std::string why_none;
+
+  std::string text() const {
+    std::string devices;
+    for (size_t i = 0; i < architectures.size(); ++i) {
+      devices += fmt::format("{}cuda:{} ({})", i == 0 ? "" : ", ", i, architectures[i]);
+    }
+    return architectures.empty() ? "none: " + why_none : devices;
+  }
+};
+
+CudaFacts cuda_facts() {
+  CudaFacts facts;
+  for (int32_t ordinal = 0;; ++ordinal) {
+    const StatusOr<std::string> architecture = device_architecture(ordinal);
+    if (architecture.ok()) {
+      facts.architectures.push_back(*architecture);
+      continue;
+    }
+    if (ordinal == 0) facts.why_none = architecture.status().message();
+    return facts;
+  }
+}
+
 int run_info(Session& session) {
   const CpuInfo cpu = cpu_info();
   const JitFacts jit = jit_facts();
   const auto& kernels = list_kernels();
-  const bool has_cuda = std::any_of(kernels.begin(), kernels.end(), [](const KernelInfo& kernel) {
-    return kernel.device == DeviceKind::kCuda;
-  });
-  const std::string no_cuda = "none: this build has no CUDA kernels";
+  const CudaFacts cuda = cuda_facts();
   const std::vector<SetVariable> variables = set_variables();
 
   if (session.json) {
@@ -104,7 +130,8 @@ int run_info(Session& session) {
          {"numerics_id", numerics_id()},
          {"cpu",
           {{"brand", cpu.brand}, {"isa_target", cpu.isa_target}, {"threads", cpu.num_threads}}},
-         {"cuda_kernels", has_cuda},
+         {"cuda_devices", cuda.architectures},
+         {"no_cuda", cuda.why_none},
          {"kernel_cache", jit.cache},
          {"compiler", jit.compiler},
          {"log", jit.log},
@@ -121,7 +148,7 @@ int run_info(Session& session) {
       {"cpu", cpu.brand},
       {"", "SIMD target " + (cpu.isa_target.empty() ? "none" : cpu.isa_target) + ", " +
                std::to_string(cpu.num_threads) + " threads"},
-      {"cuda", has_cuda ? "kernels built in" : no_cuda},
+      {"cuda", cuda.text()},
       {"kernels", names},
       {"kernel cache", jit.cache},
       {"compiler", jit.compiler},

@@ -357,6 +357,8 @@ int run_replay(Session& session, const ReplayOptions& options) {
                      "lower --budget, --workspace-rows or the heads (--tp)",
                      with_prefix(memory), with_commas(options.max_memory))});
   }
+  const StatusOr<Device> device = host_memory_device(options.common.device);
+  if (!device.ok()) return session.fail(kExitUnsupported, device.status().message());
   Replay replay(options, *model, *trace, *workspace_rows, threads);
   const Explanation explanation = explain(replay.problem(), replay.execution());
   if (!explanation.supported) {

@@ -82,7 +82,7 @@ Replay::Replay(const ReplayOptions& options, const ModelShape& model, const Trac
   problem_.return_lse = true;
   problem_.self_attention = true;
   problem_.batch_invariant = options.common.batch_invariant;
-  execution_.device = options.common.device;
+  execution_.device = {DeviceKind::kCpu, 0};  // host_memory_device() has been asked
   execution_.num_threads = threads;
 }
 

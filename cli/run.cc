@@ -245,7 +245,9 @@ class Run {
       output_scale_ = static_cast<float>(*options_.output_scale);
       args().output_scale = TensorView::contiguous(&output_scale_, Dtype::kFp32, {1});
     }
-    execution_.device = options_.common.device;
+    const StatusOr<Device> device = host_memory_device(options_.common.device);
+    if (!device.ok()) return session_.fail(kExitUnsupported, device.status().message());
+    execution_.device = *device;
     execution_.num_threads = static_cast<int32_t>(options_.common.threads);
     execution_.kernel = options_.kernel;
     // Validates the whole call, in the file's own terms; the parts of it are then valid too.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "flashprime/execution.h"
+#include "flashprime/prefill.h"
 #include "flashprime/status.h"
 #include "flashprime/types.h"
 
@@ -266,6 +267,11 @@ FLASHPRIME_API Status set_default_kernel_cache(KernelCache cache);
 /// Plans that KernelPlan::to_text() wrote, with the ids that these sources give them.
 FLASHPRIME_API StatusOr<KernelPlan> parse_plan(std::string_view text,
                                                const std::string& kernel_dir = {});
+
+/// The kernels that prefill() of `problem` runs on an architecture: one, and where splitting keys is
+/// allowed also the two of a split call. kUnsupported with the reason where there is none.
+FLASHPRIME_API StatusOr<KernelPlan> kernels_of(const PrefillProblem& problem,
+                                               const std::string& arch);
 
 /// Every kernel of a bundle, checked in full.
 FLASHPRIME_API StatusOr<std::vector<CacheEntry>> list_bundle(const std::string& path);

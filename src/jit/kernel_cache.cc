@@ -12,6 +12,8 @@
 #include "jit/plan_kernels.h"
 #include "jit/posix_file.h"
 #include "jit/warmup_run.h"
+#include "problem/validate_problem.h"
+#include "select/kernel_keys_of.h"
 
 namespace flashprime {
 namespace {
@@ -82,6 +84,23 @@ StatusOr<KernelPlan> parse_plan(std::string_view text, const std::string& kernel
     plan.kernels.push_back(planned(*key, kernel_id_of(*key, *source)));
   }
   return plan;
+}
+
+StatusOr<KernelPlan> kernels_of(const PrefillProblem& problem, const std::string& arch) {
+  return without_exceptions([&]() -> StatusOr<KernelPlan> {
+    const std::vector<Status> defects = find_problem_defects(problem);
+    if (!defects.empty()) return defects.front();
+    const StatusOr<Arch> target = parse_arch(arch);
+    if (!target.ok()) return target.status();
+    KernelPlan plan;
+    for (const KernelKey& key : call_keys(problem, *target)) {
+      FLASHPRIME_RETURN_IF_ERROR(validate_kernel_key(key));
+      const StatusOr<KernelSource> source = make_kernel_source(key, {});
+      if (!source.ok()) return source.status();
+      plan.kernels.push_back(planned(key, kernel_id_of(key, *source)));
+    }
+    return plan;
+  });
 }
 
 StatusOr<KernelCache> KernelCache::open(const JitOptions& options) {

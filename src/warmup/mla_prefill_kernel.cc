@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "warmup/mla_prefill_kernel.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "numerics/checked.h"
@@ -220,6 +221,28 @@ Status MlaPrefillKernel::compile(const CompileKey& key) {
   FLASHPRIME_REQUIRE(compiler_, StatusCode::kNoCompiler,
                      "compiler: got none, wanted one that takes ", key.to_string());
   return compiler_(key);
+}
+
+StatusOr<CompileKey> compile_key_of(const PrefillProblem& problem, int64_t batch,
+                                    int64_t max_seqlen_q, int64_t max_seqlen_k,
+                                    int32_t fa_version) {
+  return without_exceptions([&] {
+    MlaDispatchInputs inputs;
+    inputs.batch_size = batch;
+    inputs.dtype = problem.dtype;
+    inputs.num_heads = problem.num_heads;
+    inputs.dims = problem.dims;
+    inputs.probe = {max_seqlen_q, max_seqlen_k};
+    inputs.causal = problem.mask.kind == MaskKind::kCausal;
+    if (problem.mask.kind == MaskKind::kWindow) {
+      inputs.window_size = {std::max<int64_t>(problem.mask.window_left, -1),
+                            std::max<int64_t>(problem.mask.window_right, -1)};
+    }
+    inputs.return_lse = problem.return_lse;
+    inputs.num_splits = problem.batch_invariant ? 1 : problem.num_splits;
+    inputs.fa_version = fa_version;
+    return make_compile_key(inputs);
+  });
 }
 
 StatusOr<WarmupKeyList> get_warmup_keys(const MlaWarmupConfig& config) {

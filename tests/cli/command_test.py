@@ -142,10 +142,25 @@ class Usage(CommandTest):
 
 
 class Answers(CommandTest):
+    def test_explain_names_request_and_kernels_of_an_architecture(self):
+        model = ["--model", "deepseek-v3", "--tp", "8", "--batch", "8q512s8k", "--json"]
+        answer = json.loads(run("explain", *model, "--arch", "sm_120a").stdout)
+        self.assertIn(".q_shape = {4096, 16, 192}", answer["request_key"])
+        names = [kernel["kernel"] for kernel in answer["gpu_kernels"]]
+        self.assertEqual(names, ["sm80_mla_prefill", "sm80_mla_prefill", "combine_splits"])
+        self.assertIn("policy.block_kv", answer["gpu_kernels"][0]["key"])
+        invariant = json.loads(
+            run("explain", *model, "--arch", "sm_120a", "--batch-invariant").stdout
+        )
+        self.assertEqual(len(invariant["gpu_kernels"]), 1)
+        self.assertIn(".num_splits = 1", invariant["request_key"])
+        for arch, code in (("sm_1", 2), ("gpu", 2)):
+            self.assertEqual(run("explain", *model, "--arch", arch).returncode, code)
+
     def test_info_names_build_processor_and_environment(self):
         result = self.expect(0, "info", env={"FLASHPRIME_THREADS": "2", "FLASHPRIME_NOSUCH": "x"})
         text = result.stdout.decode()
-        self.assertIn("this build has no CUDA kernels", text)
+        self.assertRegex(text, r"cuda +(none: driver: |cuda:0 \(sm_)")
         self.assertIn("FLASHPRIME_THREADS=2  (in force)", text)
         self.assertIn("FLASHPRIME_NOSUCH=x  (no variable of FlashPrime)", text)
         info = self.json(0, "info", env={"FLASHPRIME_THREADS": "3"})
@@ -171,7 +186,8 @@ class Answers(CommandTest):
         self.assertEqual(result["batch"]["context_tokens"], 4 * 7680)
         text = self.expect(0, "explain", "--dims", "100,64,128").stdout.decode()
         self.assertIn("kernel    cpu_fast", text)
-        self.assertIn("not used  cpu_reference  lower priority", text)
+        self.assertRegex(text, "not used  cpu_reference +lower priority")
+        self.assertRegex(text, "not used  sm80_mla_prefill +.*dims: got nope 100, rope 64, v 128")
 
     def test_unsupported_is_exit_code_4_with_every_kernels_reasons(self):
         text = self.expect(4, "explain", "--dims", "100,64,128", "--device", "cuda:0").stdout

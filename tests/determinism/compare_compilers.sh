@@ -22,7 +22,7 @@ if command -v ccache >/dev/null 2>&1; then launcher=ccache; fi
 embedded="$work/embedded_kernels.cc"
 cmake -DROOT="$root" -DOUTPUT="$embedded" -P "$root/cmake/embed_kernels.cmake"
 sources="$(cd "$root" && find src -name '*.cc' | sort) $embedded tests/cases/dense_batch.cc
-  tests/cases/number_formats.cc tests/determinism/compilers/bits_digest.cc"
+  tests/cases/staging.cc tests/cases/number_formats.cc tests/determinism/compilers/bits_digest.cc"
 
 # build NAME COMPILER FLAGS...
 build() {

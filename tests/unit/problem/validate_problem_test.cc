@@ -142,8 +142,6 @@ const Defect kDefects[] = {
      }},
 
     // The execution options.
-    {"CudaDevice", StatusCode::kUnsupported, "problem", "device: got cuda:3", "no CUDA kernels",
-     [](Call& c) { c.options.device = {DeviceKind::kCuda, 3}; }},
     {"UnknownKernel", StatusCode::kUnsupported, "kernel", "got gpu_magic", "cpu_fast, cpu_reference",
      [](Call& c) { c.options.kernel = "gpu_magic"; }},
     {"ThreadsNegative", StatusCode::kNumeric, "num_threads", "got -1", "1 to 1024",
@@ -508,8 +506,20 @@ TEST_P(PrefillRefuses, NamingArgumentGotAndWantedAndWritingNothing) {
   EXPECT_EQ(call.cu_k, cu_k);
 }
 
+TEST(Prefill, RefusesADeviceThatIsNotThere) {
+  Call call;
+  call.options.device = {DeviceKind::kCuda, 99};
+  const std::vector<unsigned char> before = call.out.bytes();
+  const Status status = prefill(call.problem, call.args, call.options);
+  EXPECT_TRUE(status.code() == StatusCode::kDriver || status.code() == StatusCode::kDevice)
+      << status.to_string();
+  EXPECT_EQ(call.out.bytes(), before);
+}
+
 INSTANTIATE_TEST_SUITE_P(Defects, PrefillRefuses, testing::ValuesIn(kDefects),
-                         [](const auto& param) { return std::string(param.param.name); });
+                         [](const auto& param) {
+                           return std::string(param.param.name);
+                         });
 
 // Input that looks odd and is legal: each row has to run.
 struct Oddity {
