@@ -353,11 +353,9 @@ class Usage(RunTest):
         self.refused(4, "fp64", *self.arguments(path, *fp64))
         self.refused(4, "no_such", *self.arguments(path, "--kernel", "no_such"))
 
-    def test_a_device_that_is_not_there_is_an_error(self):
-        arguments = self.arguments(self.good_input(), "--device", "cuda:99")
-        # 4 where this build has no kernel for a GPU, 5 where it has.
-        code = 4 if b"no kernel" in run(*arguments).stderr else 5
-        self.refused(code, "cuda", *arguments)
+    def test_a_gpu_is_refused_because_the_tensors_are_in_host_memory(self):
+        self.refused(4, "--device cuda:99: this verb keeps its tensors in host memory",
+                     *self.arguments(self.good_input(), "--device", "cuda:99"))
 
 
 class BadInput(RunTest):
