@@ -662,6 +662,16 @@ TEST(PrefillRefuses, BadCuSeqlensBeforeReadingAnyTensor) {
   EXPECT_EQ(prefill(call.problem, call.args).code(), StatusCode::kCuSeqlens);
 }
 
+// Which of the two it is depends on the machine: there may be a driver.
+TEST(PrefillRefuses, ADeviceThatIsNotThere) {
+  Call call;
+  call.options.device = {DeviceKind::kCuda, 99};
+  const std::vector<unsigned char> before = call.out.bytes();
+  const StatusCode code = prefill(call.problem, call.args, call.options).code();
+  EXPECT_TRUE(code == StatusCode::kDriver || code == StatusCode::kDevice);
+  EXPECT_EQ(call.out.bytes(), before);
+}
+
 TEST(PrefillWorkspaceBytes, RefusesWhatPrefillRefuses) {
   Call call;
   call.args.softmax_scale = kNan;
