@@ -17,8 +17,8 @@ using StreamHandle = CUstream_st*;
 enum class DeviceKind : uint8_t { kAuto = 0, kCpu = 1, kCuda = 2 };
 
 /// kAuto runs a call where its tensors are: on the GPU that owns their memory, or on the CPU. In
-/// explain(), which has no tensors, it is the first device that can run the problem, a GPU before the
-/// CPU. A tensor elsewhere than on the device of the call is kDevice.
+/// explain(), which has no tensors, it is the first device that can run the problem, a GPU before
+/// the CPU. A tensor elsewhere than on the device of the call is kDevice.
 struct Device {
   DeviceKind kind = DeviceKind::kAuto;
   int32_t index = 0;  ///< CUDA ordinal

@@ -268,8 +268,8 @@ FLASHPRIME_API Status set_default_kernel_cache(KernelCache cache);
 FLASHPRIME_API StatusOr<KernelPlan> parse_plan(std::string_view text,
                                                const std::string& kernel_dir = {});
 
-/// The kernels that prefill() of `problem` runs on an architecture: one, and where splitting keys is
-/// allowed also the two of a split call. kUnsupported with the reason where there is none.
+/// The kernels that prefill() of `problem` runs on an architecture: one, and where splitting keys
+/// is allowed also the two of a split call. kUnsupported with the reason where there is none.
 FLASHPRIME_API StatusOr<KernelPlan> kernels_of(const PrefillProblem& problem,
                                                const std::string& arch);
 

@@ -67,8 +67,8 @@ struct PrefillArgs {
 ///
 /// Every argument is validated before any output is touched; see StatusCode for what can come back.
 /// Thread-safe: any number of calls at once, as long as their outputs and workspaces differ.
-/// On a GPU rows of q, k and v begin at multiples of 16 bytes and rows of out at whole four elements
-/// (kAlignment, kStride); cu_seqlens and output_scale lie there and are trusted unless
+/// On a GPU rows of q, k and v begin at multiples of 16 bytes and rows of out at whole four
+/// elements (kAlignment, kStride); cu_seqlens and output_scale lie there and are trusted unless
 /// ExecutionOptions::checked; a kernel that is not loaded is loaded or compiled by the call, except
 /// while the stream records a graph (kNotWarm).
 /// On a GPU the call is ordered on `stream` and does not synchronise; on a CPU it has finished

@@ -82,9 +82,9 @@ struct WarmupKeyList {
 /// stride overflows.
 FLASHPRIME_API StatusOr<WarmupKeyList> get_warmup_keys(const MlaWarmupConfig& config);
 
-/// The key that a call of prefill() is in the contract's terms: `batch` sequences of max_seqlen_q new
-/// tokens and max_seqlen_k keys each. Its scale is the contract's, (nope + rope)^-0.5; a window's
-/// unbounded reach is -1. kShape and kRange as above.
+/// The key that a call of prefill() is in the contract's terms: `batch` sequences of max_seqlen_q
+/// new tokens and max_seqlen_k keys each. Its scale is the contract's, (nope + rope)^-0.5; a
+/// window's unbounded reach is -1. kShape and kRange as above.
 FLASHPRIME_API StatusOr<CompileKey> compile_key_of(const PrefillProblem& problem, int64_t batch,
                                                    int64_t max_seqlen_q, int64_t max_seqlen_k,
                                                    int32_t fa_version = 4);

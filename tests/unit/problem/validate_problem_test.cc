@@ -517,9 +517,7 @@ TEST(Prefill, RefusesADeviceThatIsNotThere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Defects, PrefillRefuses, testing::ValuesIn(kDefects),
-                         [](const auto& param) {
-                           return std::string(param.param.name);
-                         });
+                         [](const auto& param) { return std::string(param.param.name); });
 
 // Input that looks odd and is legal: each row has to run.
 struct Oddity {
