@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
-#include <regex>
+#include <string>
 #include <thread>
 
 #include "jit_testing.h"
@@ -39,10 +39,12 @@ TEST(Log, WritesItsLevelAndWorseAndNothingElse) {
 TEST(Log, SaysWhenAndWhichProcess) {
   const TempDir dir;
   open_log("info:" + dir / "log")->write(LogLevel::kInfo, "kind", "text");
-  EXPECT_TRUE(std::regex_match(
-      read_bytes(dir / "log"),
-      std::regex("\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{3}Z flashprime\\[" +
-                 std::to_string(getpid()) + "\\] info kind: text\\n")));
+  std::string line = read_bytes(dir / "log");
+  const std::string rest = " flashprime[" + std::to_string(getpid()) + "] info kind: text\n";
+  ASSERT_THAT(line, ::testing::EndsWith(rest));
+  line.resize(line.size() - rest.size());
+  for (char& c : line) c = c >= '0' && c <= '9' ? '9' : c;
+  EXPECT_EQ(line, "9999-99-99T99:99:99.999Z");
 }
 
 TEST(Log, AnEventIsOneLineWhateverIsInIt) {
