@@ -31,13 +31,9 @@ using c_api::check_enum;
 using c_api::guarded;
 using c_api::guarded_value;
 using c_api::read_struct;
+using c_api::same;
 using c_api::write_struct;
 
-// The numbers of the C enumerations are those of the C++ ones.
-template <typename Enum>
-constexpr bool same(int c_value, Enum value) {
-  return c_value == static_cast<int>(value);
-}
 static_assert(same(FLASHPRIME_OK, StatusCode::kOk));
 static_assert(same(FLASHPRIME_E_SHAPE, StatusCode::kShape));
 static_assert(same(FLASHPRIME_E_UNSUPPORTED, StatusCode::kUnsupported));

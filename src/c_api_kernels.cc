@@ -25,12 +25,9 @@ using c_api::check_enum;
 using c_api::guarded;
 using c_api::guarded_value;
 using c_api::read_struct;
+using c_api::same;
 using c_api::write_struct;
 
-template <typename Enum>
-constexpr bool same(int c_value, Enum value) {
-  return c_value == static_cast<int>(value);
-}
 static_assert(same(FLASHPRIME_FREEZE_ALLOW, FreezePolicy::kAllow));
 static_assert(same(FLASHPRIME_FREEZE_WARN, FreezePolicy::kWarn));
 static_assert(same(FLASHPRIME_FREEZE_ERROR, FreezePolicy::kError));

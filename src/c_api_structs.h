@@ -40,6 +40,12 @@ Status write_struct(std::string_view name, const Struct& value, size_t first_siz
   return ok_status();
 }
 
+// The numbers of the C enumerations are those of the C++ ones.
+template <typename Enum>
+constexpr bool same(int c_value, Enum value) {
+  return c_value == static_cast<int>(value);
+}
+
 // What a C function returns for a status, whose message becomes that of the thread's last error.
 int report(const Status& status);
 

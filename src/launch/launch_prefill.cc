@@ -56,10 +56,7 @@ Status check_workspace(const Workspace& workspace, int64_t needed, int32_t num_s
 // Every row of [tokens, heads, dim] (or [tokens, dim]) begins at a multiple of `unit` bytes.
 Status check_rows(const NamedTensor& tensor, int64_t unit) {
   const TensorView& view = tensor.view;
-  if (!view.present() || view.data == nullptr) return ok_status();
-  for (int32_t axis = 0; axis < view.rank; ++axis) {
-    if (view.shape[axis] == 0) return ok_status();
-  }
+  if (!view.present() || view.data == nullptr || !has_elements(view)) return ok_status();
   FLASHPRIME_REQUIRE(reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(unit) == 0,
                      StatusCode::kAlignment, tensor.name,
                      ": got a pointer that is not a multiple of ", unit,

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/place_call.h"
 
-#include <algorithm>
-
 #include "checks.h"
 
 namespace flashprime {
 namespace {
 
 constexpr int32_t kHostMemory = -1;
-
-bool has_elements(const TensorView& view) {
-  if (view.rank < 1 || view.rank > TensorView::kMaxRank || view.data == nullptr) return false;
-  return std::all_of(view.shape.begin(), view.shape.begin() + view.rank,
-                     [](int64_t extent) { return extent > 0; });
-}
 
 // CUDA ordinal of the device that owns the memory, kHostMemory for memory of the host: pageable,
 // pinned or registered.
@@ -50,8 +42,9 @@ StatusOr<const GpuDevice*> place_call(const Device& device, std::span<const Name
     if (driver == nullptr) return static_cast<const GpuDevice*>(nullptr);
   }
   for (const NamedTensor& tensor : tensors) {
-    if (!has_elements(tensor.view)) continue;
-    const int32_t found = owner(*driver, tensor.view.data);
+    const TensorView& view = tensor.view;
+    if (!view.present() || view.data == nullptr || !has_elements(view)) continue;
+    const int32_t found = owner(*driver, view.data);
     if (device.kind == DeviceKind::kAuto && decided_by == nullptr) {
       decided_by = &tensor;
       wanted = found;

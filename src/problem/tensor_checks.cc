@@ -75,11 +75,6 @@ void normalize(std::vector<Term>* terms) {
   *terms = joined;
 }
 
-bool has_elements(const TensorView& view) {
-  return std::all_of(view.shape.begin(), view.shape.begin() + view.rank,
-                     [](int64_t extent) { return extent > 0; });
-}
-
 // Whether each axis steps over all of the axes after it, as in every row-major tensor or slice of
 // one: then no two elements share a byte, and that is quickly seen.
 bool nests(const TensorView& view) {
@@ -252,6 +247,11 @@ Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTe
                        ", wanted memory of its own");
   }
   return ok_status();
+}
+
+bool has_elements(const TensorView& view) {
+  return std::all_of(view.shape.begin(), view.shape.begin() + view.rank,
+                     [](int64_t extent) { return extent > 0; });
 }
 
 bool overlap(const TensorView& a, const TensorView& b) {

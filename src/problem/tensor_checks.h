@@ -56,6 +56,10 @@ struct NamedTensor {
 // kAlias when `output` overlaps one of `others`. Absent tensors overlap nothing.
 Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTensor> others);
 
+// Whether no extent is 0, of a view whose rank has been checked. An absent tensor counts as a
+// scalar.
+bool has_elements(const TensorView& view);
+
 // Whether two views that check_memory() has accepted share a byte. Exact for tensors whose axes
 // nest, as those cut from one buffer do; a layout too tangled to decide counts as overlapping.
 bool overlap(const TensorView& a, const TensorView& b);
