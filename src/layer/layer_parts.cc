@@ -67,6 +67,11 @@ Status check_chunk_views(const PrefillProblem& problem, const PrefillArgs& args,
   if (workspace_bytes > 0) {
     workspace = TensorView::contiguous(args.workspace, Dtype::kE4m3, {workspace_bytes});
   }
+  const auto check_apart = [&](const NamedTensor& input) {
+    return check_no_overlap(
+        input,
+        {{"out", as_const(args.out)}, {"lse", as_const(args.lse)}, {"workspace", workspace}});
+  };
   for (const NamedTensor& key : {NamedTensor{"k", views.k}, NamedTensor{"k_nope", views.k_nope},
                                  NamedTensor{"k_pe", views.k_pe}, NamedTensor{"v", views.v}}) {
     if (!key.view.present()) continue;
@@ -74,10 +79,12 @@ Status check_chunk_views(const PrefillProblem& problem, const PrefillArgs& args,
     FLASHPRIME_REQUIRE(key.view.shape[0] == chunk.num_tokens(), StatusCode::kShape, key.name,
                        ": got ", key.view.shape[0], " rows, wanted ", chunk.num_tokens(),
                        ", the tokens of the chunk");
-    FLASHPRIME_RETURN_IF_ERROR(check_no_overlap(
-        key, {{"out", as_const(args.out)}, {"lse", as_const(args.lse)}, {"workspace", workspace}}));
+    FLASHPRIME_RETURN_IF_ERROR(check_apart(key));
   }
-  return ok_status();
+  const NamedTensor lengths = {"cu_seqlens_k", views.cu_seqlens_k};
+  if (!lengths.view.present()) return ok_status();
+  FLASHPRIME_RETURN_IF_ERROR(check_memory(lengths.view, {lengths.name, Dtype::kInt32}));
+  return check_apart(lengths);
 }
 
 }  // namespace flashprime
