@@ -115,7 +115,7 @@ class Runner:
 
         from workloads.prefill import contender, data
 
-        tensors = data.Data(cell, self.arguments.seed)
+        tensors = data.Data.normal(cell, self.arguments.seed)
         reference = data.Reference(cell, tensors, self.arguments.seed)
         ready = {}
         for name in self.names(cell):
