@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """flashprime_prefill(). K in two parts, as it lies after the up-projection, or joined as the peers
-need it. name@LABEL is the same with another build of the library."""
+need it. flashprime_fp32 shows what the rounding of the output hides. name@LABEL is the same with
+another build of the library."""
 
 import ctypes
 
@@ -15,6 +16,7 @@ NAMES = {
     "flashprime": ("", "split"),
     "flashprime_joined": ("", "joined"),
     "flashprime_sm80": ("sm80_mla_prefill", "split"),
+    "flashprime_fp32": ("", "split"),
 }
 
 
@@ -24,7 +26,10 @@ def make(name, cell, data, setup):
     if label not in setup.libraries:
         raise Absent(f"no library is labelled {label}" if label else "no --library was given")
     lib = setup.libraries[label]
-    out, lse = data.empty_out(cell), data.empty_lse(cell)
+    fp32 = base == "flashprime_fp32"
+    out = data.empty_out(cell, torch.float32 if fp32 else torch.bfloat16)
+    lse = data.empty_lse(cell)
+    out_dtype = library.FP32 if fp32 else library.BF16
     nope, rope, v = cell.dims
     problem = library.Problem(
         struct_size=ctypes.sizeof(library.Problem),
@@ -32,6 +37,7 @@ def make(name, cell, data, setup):
         rope=rope,
         v=v,
         num_heads=cell.heads,
+        out_dtype=out_dtype,
         mask=library.MASK_CAUSAL if cell.causal else library.MASK_FULL,
         return_lse=1,
         window_left=-1,
@@ -42,7 +48,7 @@ def make(name, cell, data, setup):
         max_seqlen_q=data.max_q,
         max_seqlen_k=data.max_k,
         softmax_scale=data.softmax_scale,
-        out=library.view(out, library.BF16),
+        out=library.view(out, out_dtype),
         lse=library.view(lse, library.FP32),
     )
     for part in ("q", "v", "k") if k == "joined" else ("q", "v", "k_nope", "k_pe"):
