@@ -72,10 +72,10 @@ class Table:
 
 
 def ratios(times, name):
-    """How much faster `name` is than FA3 with cu_seqlens, FA4 and the faster of the two; "" where one
-    was not timed."""
+    """How much faster `name` is than FA3 with cu_seqlens, FA4 and the faster of the two; "" where that
+    is not known. With one of them alone nobody knows which is faster."""
     peers = {peer: times[peer] / times[name] for peer in ("fa3_varlen", "fa4") if peer in times}
-    best = min(peers.values()) if peers else None
+    best = min(peers.values()) if len(peers) == 2 else None
     return {
         column: "" if value is None else f"{value:.4f}"
         for column, value in (
