@@ -24,7 +24,7 @@ StatusOr<Prepared> prepare(const PrefillProblem& problem, const PrefillArgs& arg
   const StatusOr<const GpuDevice*> gpu = place_call(options.device, tensors_of(args));
   FLASHPRIME_RETURN_IF_ERROR(gpu.status());
   if (*gpu == nullptr) FLASHPRIME_RETURN_IF_ERROR(validate_values(problem, args));
-  const StatusOr<const KernelRow*> kernel = select_kernel(problem, options, device_of(*gpu));
+  const StatusOr<const KernelRow*> kernel = select_kernel(problem, options, *gpu);
   FLASHPRIME_RETURN_IF_ERROR(kernel.status());
   if (*gpu != nullptr) {
     FLASHPRIME_RETURN_IF_ERROR(check_gpu_layout(args));

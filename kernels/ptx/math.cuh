@@ -19,6 +19,25 @@ __device__ __forceinline__ float lg2_approx_ftz(float x) {
   return y;
 }
 
+// 1 / x (PTX 1.4); 0 and subnormals give infinity.
+__device__ __forceinline__ float rcp_approx_ftz(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// a * b + c of packed pairs (fp16: PTX 4.2, sm_53; bf16: PTX 7.0, sm_80).
+__device__ __forceinline__ uint32_t fma_rn_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+__device__ __forceinline__ uint32_t fma_rn_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 // Two fp32 values to packed bf16, low in the lower half (PTX 7.0, sm_80).
 __device__ __forceinline__ uint32_t cvt_rn_bf16x2_f32(float low, float high) {
   uint32_t packed;

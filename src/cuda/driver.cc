@@ -73,6 +73,7 @@ std::string load_api(const DynamicLibrary& library, DriverApi& api) {
   FLASHPRIME_LOAD(cuKernelGetFunction);
   FLASHPRIME_LOAD(cuKernelSetAttribute);
   FLASHPRIME_LOAD(cuLaunchKernelEx);
+  FLASHPRIME_LOAD(cuTensorMapEncodeTiled);
 #undef FLASHPRIME_LOAD
   return {};
 }
@@ -141,14 +142,15 @@ StatusOr<DeviceProperties> Driver::device(int32_t ordinal) const {
   FLASHPRIME_RETURN_IF_ERROR(
       check(api_.cuDeviceGetName(name, sizeof name - 1, properties.id), "cuDeviceGetName"));
   properties.name = name;
-  int values[6] = {};
-  constexpr DeviceAttribute kWanted[6] = {kComputeCapabilityMajor,
+  int values[7] = {};
+  constexpr DeviceAttribute kWanted[7] = {kComputeCapabilityMajor,
                                           kComputeCapabilityMinor,
                                           kMultiprocessorCount,
                                           kMaxSharedBytesPerBlockOptin,
                                           kMaxGridDimX,
-                                          kMaxGridDimY};
-  for (int i = 0; i < 6; ++i) {
+                                          kMaxGridDimY,
+                                          kL2CacheBytes};
+  for (int i = 0; i < 7; ++i) {
     FLASHPRIME_RETURN_IF_ERROR(check(
         api_.cuDeviceGetAttribute(&values[i], kWanted[i], properties.id), "cuDeviceGetAttribute"));
   }
@@ -157,6 +159,7 @@ StatusOr<DeviceProperties> Driver::device(int32_t ordinal) const {
   properties.shared_bytes_per_block = values[3];
   properties.max_grid_x = values[4];
   properties.max_grid_y = values[5];
+  properties.l2_bytes = values[6];
   return properties;
 }
 

@@ -18,6 +18,7 @@ struct DeviceProperties {
   int32_t shared_bytes_per_block = 0;
   int64_t max_grid_x = 0;
   int64_t max_grid_y = 0;
+  int64_t l2_bytes = 0;
 };
 
 class Driver {

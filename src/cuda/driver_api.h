@@ -54,6 +54,9 @@ enum DeviceAttribute : int {
 enum FunctionAttribute : int { kMaxDynamicSharedBytes = 8, kPreferredSharedCarveout = 9 };
 enum PointerAttribute : int { kPointerMemoryType = 2, kPointerDeviceOrdinal = 9 };
 enum MemoryType : unsigned int { kMemoryHost = 1, kMemoryDevice = 2 };
+enum TensorMapDtype : int { kTensorMapFp16 = 6, kTensorMapBf16 = 9 };
+enum TensorMapSwizzle : int { kTensorMapSwizzle128B = 3 };
+enum TensorMapL2Promotion : int { kTensorMapL2Promotion256B = 3 };
 enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };
 
 struct LaunchConfig {
@@ -106,6 +109,12 @@ struct DriverApi {
                                  DeviceId device);
   Result (*cuLaunchKernelEx)(const LaunchConfig* config, Function function, void** arguments,
                              void** extra);
+  Result (*cuTensorMapEncodeTiled)(void* map, TensorMapDtype dtype, unsigned int rank,
+                                   void* address, const unsigned long long* extents,
+                                   const unsigned long long* strides, const unsigned int* box,
+                                   const unsigned int* element_strides, int interleave,
+                                   TensorMapSwizzle swizzle, TensorMapL2Promotion promotion,
+                                   int out_of_bounds_fill);
   Result (*cuFuncLoad)(Function function);  // since CUDA 12.4; may be nullptr
 };
 

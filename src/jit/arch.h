@@ -24,6 +24,9 @@ struct Arch {
   bool runs_on(int32_t device_sm) const;
 };
 
+// What kernels with wgmma and TMA are compiled for.
+inline constexpr Arch kArchSm90a{90, 'a'};
+
 // kFormat unless the text is the name of an architecture that the kernels can be compiled for.
 StatusOr<Arch> parse_arch(std::string_view text);
 

@@ -58,7 +58,19 @@ void visit_fields(const Visit& visit, T&... objects) {
 }
 
 template <typename Visit, typename... T>
-  requires(std::is_same_v<const T, const Sm80MlaPrefillKernel> && ...)
+  requires(std::is_same_v<const T, const Sm90PrefillPolicy> && ...)
+void visit_fields(const Visit& visit, T&... objects) {
+  visit("block_kv", objects.block_kv...);
+  visit("producer_registers", objects.producer_registers...);
+  visit("consumer_registers", objects.consumer_registers...);
+  visit("ordered_steps", objects.ordered_steps...);
+  visit("staged_output", objects.staged_output...);
+}
+
+template <typename Visit, typename... T>
+  requires((std::is_same_v<const T, const Sm80MlaPrefillKernel> ||
+            std::is_same_v<const T, const Sm90MlaPrefillKernel>) &&
+           ...)
 void visit_fields(const Visit& visit, T&... objects) {
   visit("traits", objects.traits...);
   visit("policy", objects.policy...);
@@ -206,6 +218,16 @@ LaunchShape launch_shape_of(const Sm80MlaPrefillKernel& kernel) {
           .shared_bytes = q_in_shared ? ring + q : std::max(ring, q)};
 }
 
+LaunchShape launch_shape_of(const Sm90MlaPrefillKernel& kernel) {
+  const HeadDims& dims = kernel.traits.dims;
+  constexpr int32_t kHeaderBytes = 1024;
+  const int32_t q = 128 * row_bytes(dims.nope + dims.rope);
+  const int32_t stage =
+      kernel.policy.block_kv * (row_bytes(dims.nope + dims.rope) + row_bytes(dims.v));
+  const int32_t out = kernel.policy.staged_output ? 8 * 16 * 128 : 0;
+  return {.num_threads = 384, .shared_bytes = kHeaderBytes + q + 2 * stage + out};
+}
+
 // A warp for each token and head.
 constexpr int32_t kMergeThreads = 256;
 LaunchShape launch_shape_of(const MergeStatesKernel&) {
@@ -242,6 +264,16 @@ Status validate(const CombineSplitsKernel& kernel) {
   return validate_merge(kernel.traits);
 }
 
+Status validate_dtypes(const PrefillTraits& traits) {
+  FLASHPRIME_REQUIRE(is_gpu_input(traits.dtype), StatusCode::kUnsupported, "dtype: got ",
+                     value_text(traits.dtype), ", want bf16 or fp16 on a GPU");
+  FLASHPRIME_REQUIRE(traits.out_dtype == traits.dtype || traits.out_dtype == Dtype::kFp32 ||
+                         traits.out_dtype == Dtype::kE4m3,
+                     StatusCode::kUnsupported, "out_dtype: got ", value_text(traits.out_dtype),
+                     ", want the inputs' dtype, fp32 or e4m3");
+  return ok_status();
+}
+
 Status validate(const Sm80MlaPrefillKernel& kernel) {
   const PrefillTraits& traits = kernel.traits;
   const HeadDims& dims = traits.dims;
@@ -252,12 +284,7 @@ Status validate(const Sm80MlaPrefillKernel& kernel) {
                          dims.rope <= 256 && dims.nope + dims.rope <= 256 && dims.v <= 256,
                      StatusCode::kUnsupported, "dims: got ", dims.nope, "/", dims.rope, "/", dims.v,
                      ", want multiples of 16 with nope + rope <= 256 and v <= 256");
-  FLASHPRIME_REQUIRE(is_gpu_input(traits.dtype), StatusCode::kUnsupported, "dtype: got ",
-                     value_text(traits.dtype), ", want bf16 or fp16 on a GPU");
-  FLASHPRIME_REQUIRE(traits.out_dtype == traits.dtype || traits.out_dtype == Dtype::kFp32 ||
-                         traits.out_dtype == Dtype::kE4m3,
-                     StatusCode::kUnsupported, "out_dtype: got ", value_text(traits.out_dtype),
-                     ", want the inputs' dtype, fp32 or e4m3");
+  FLASHPRIME_RETURN_IF_ERROR(validate_dtypes(traits));
   FLASHPRIME_REQUIRE(policy.num_warps >= 1 && policy.num_warps <= 32 && policy.row_blocks >= 1 &&
                          policy.row_blocks <= 2 && policy.block_kv >= 16 &&
                          policy.block_kv <= 256 && is_multiple(policy.block_kv) &&
@@ -268,7 +295,39 @@ Status validate(const Sm80MlaPrefillKernel& kernel) {
   return ok_status();
 }
 
+Status validate(const Sm90MlaPrefillKernel& kernel) {
+  const PrefillTraits& traits = kernel.traits;
+  const Sm90PrefillPolicy& policy = kernel.policy;
+  const std::string reason = sm90_reason(traits.dims, traits.mask);
+  FLASHPRIME_REQUIRE(reason.empty(), StatusCode::kUnsupported, reason);
+  FLASHPRIME_RETURN_IF_ERROR(validate_dtypes(traits));
+  const auto is_register_count = [](int32_t value) {
+    return value >= 24 && value <= 256 && value % 8 == 0;
+  };
+  FLASHPRIME_REQUIRE((policy.block_kv == 80 || policy.block_kv == 96 || policy.block_kv == 128) &&
+                         is_register_count(policy.producer_registers) &&
+                         is_register_count(policy.consumer_registers) &&
+                         policy.producer_registers + 2 * policy.consumer_registers <= 504 &&
+                         policy.ordered_steps >= 0,
+                     StatusCode::kUnsupported, "policy: got ", initialiser(policy),
+                     ", which no kernel can be built with");
+  return ok_status();
+}
+
 }  // namespace
+
+std::string sm90_reason(const HeadDims& dims, MaskKind mask) {
+  const int32_t qk = dims.nope + dims.rope;
+  const bool pair = (qk == 192 && dims.v == 128) || (qk == 256 && dims.v == 256) ||
+                    (qk == 128 && dims.v == 128) || (qk == 256 && dims.v == 128);
+  if (!pair || dims.nope < 64 || dims.rope < 0 || dims.nope % 64 != 0 || dims.rope % 64 != 0) {
+    return concat("dims: got nope ", dims.nope, ", rope ", dims.rope, ", v ", dims.v,
+                  ", wanted multiples of 64 with (nope + rope, v) one of (192, 128), (256, 256), "
+                  "(128, 128), (256, 128)");
+  }
+  if (mask == MaskKind::kWindow) return "mask: got window, wanted full or causal";
+  return {};
+}
 
 std::string_view KernelKey::name() const {
   return std::visit([](const auto& k) { return k.kName; }, kernel);
@@ -384,6 +443,9 @@ StatusOr<KernelKey> parse_kernel_key(std::string_view text) {
 
 Status validate_kernel_key(const KernelKey& key) {
   FLASHPRIME_RETURN_IF_ERROR(std::visit([](const auto& k) { return validate(k); }, key.kernel));
+  FLASHPRIME_REQUIRE(
+      !std::holds_alternative<Sm90MlaPrefillKernel>(key.kernel) || key.arch == kArchSm90a,
+      StatusCode::kUnsupported, key.name(), ": got ", key.arch.to_string(), ", wanted sm_90a");
   const LaunchShape shape = key.launch_shape();
   const ArchLimits limits = arch_limits(key.arch);
   FLASHPRIME_REQUIRE(shape.shared_bytes <= limits.shared_bytes_per_block, StatusCode::kUnsupported,
@@ -399,6 +461,9 @@ std::string initialiser(const MergeTraits& traits) {
   return designated(traits);
 }
 std::string initialiser(const Sm80PrefillPolicy& policy) {
+  return designated(policy);
+}
+std::string initialiser(const Sm90PrefillPolicy& policy) {
   return designated(policy);
 }
 

@@ -14,6 +14,8 @@
 #include "kernels/shared/prefill_params.h"
 #include "kernels/shared/prefill_traits.h"
 #include "kernels/shared/sm80_prefill_policy.h"
+#include "kernels/shared/sm90_prefill_params.h"
+#include "kernels/shared/sm90_prefill_policy.h"
 
 namespace flashprime {
 
@@ -25,6 +27,15 @@ struct Sm80MlaPrefillKernel {
 
   PrefillTraits traits;
   Sm80PrefillPolicy policy;
+};
+
+struct Sm90MlaPrefillKernel {
+  static constexpr std::string_view kName = "sm90_mla_prefill";
+  static constexpr std::string_view kHeader = "kernels/sm90_mla_prefill.cuh";
+  using Params = Sm90PrefillParams;
+
+  PrefillTraits traits;
+  Sm90PrefillPolicy policy;
 };
 
 struct MergeStatesKernel {
@@ -52,7 +63,8 @@ struct LaunchShape {
 
 // Value type; equal keys are the same kernel to the bit, given the same sources and compiler.
 struct KernelKey {
-  std::variant<Sm80MlaPrefillKernel, MergeStatesKernel, CombineSplitsKernel> kernel;
+  std::variant<Sm80MlaPrefillKernel, MergeStatesKernel, CombineSplitsKernel, Sm90MlaPrefillKernel>
+      kernel;
   Arch arch;
 
   std::string_view name() const;
@@ -70,6 +82,9 @@ struct KernelKey {
 // The key whose text() this is; kFormat for anything else.
 StatusOr<KernelKey> parse_kernel_key(std::string_view text);
 
+// Why sm90_mla_prefill does not take dims or a mask, or empty.
+std::string sm90_reason(const HeadDims& dims, MaskKind mask);
+
 // kUnsupported where the kernel cannot be built for that architecture, with the reason.
 Status validate_kernel_key(const KernelKey& key);
 
@@ -77,6 +92,7 @@ Status validate_kernel_key(const KernelKey& key);
 std::string initialiser(const PrefillTraits& traits);
 std::string initialiser(const MergeTraits& traits);
 std::string initialiser(const Sm80PrefillPolicy& policy);
+std::string initialiser(const Sm90PrefillPolicy& policy);
 
 }  // namespace flashprime
 

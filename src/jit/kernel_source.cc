@@ -47,12 +47,20 @@ std::vector<std::string> included_names(std::string_view source) {
 
 // The constants of a unit, and what the host assumed about the kernel, checked where it is
 // compiled.
-std::string constants_of(const Sm80MlaPrefillKernel& kernel, const LaunchShape& shape) {
-  return concat("constexpr PrefillTraits kTraits", initialiser(kernel.traits), ";\n",
-                "constexpr Sm80PrefillPolicy kPolicy", initialiser(kernel.policy), ";\n",
-                "using Kernel = Sm80MlaPrefill<kTraits, kPolicy>;\n",
+template <typename Kernel>
+std::string prefill_constants(const Kernel& kernel, const LaunchShape& shape,
+                              std::string_view policy, std::string_view device_struct) {
+  return concat("constexpr PrefillTraits kTraits", initialiser(kernel.traits), ";\n", "constexpr ",
+                policy, " kPolicy", initialiser(kernel.policy), ";\n",
+                "using Kernel = ", device_struct, "<kTraits, kPolicy>;\n",
                 "static_assert(Kernel::kThreads == ", shape.num_threads, ");\n",
                 "static_assert(Kernel::kSharedBytes == ", shape.shared_bytes, ");\n");
+}
+std::string constants_of(const Sm80MlaPrefillKernel& kernel, const LaunchShape& shape) {
+  return prefill_constants(kernel, shape, "Sm80PrefillPolicy", "Sm80MlaPrefill");
+}
+std::string constants_of(const Sm90MlaPrefillKernel& kernel, const LaunchShape& shape) {
+  return prefill_constants(kernel, shape, "Sm90PrefillPolicy", "Sm90MlaPrefill");
 }
 std::string constants_of(const MergeStatesKernel& kernel, const LaunchShape&) {
   return concat("constexpr MergeTraits kTraits", initialiser(kernel.traits), ";\n");
@@ -68,6 +76,9 @@ struct Call {
 };
 constexpr Call call_of(const Sm80MlaPrefillKernel&) {
   return {"kTraits, kPolicy", "PrefillParams"};
+}
+constexpr Call call_of(const Sm90MlaPrefillKernel&) {
+  return {"kTraits, kPolicy", "Sm90PrefillParams"};
 }
 constexpr Call call_of(const MergeStatesKernel&) {
   return {"kTraits", "MergeParams"};

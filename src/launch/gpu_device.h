@@ -2,6 +2,8 @@
 // A GPU as calls use it: its properties, its primary context, the kernels loaded on it.
 #pragma once
 
+#include <span>
+
 #include "cuda/driver.h"
 #include "jit/loaded_kernels.h"
 
@@ -21,12 +23,12 @@ struct GpuDevice {
 };
 
 // Loads (and compiles, if it has to and may) a kernel on a device, or finds it loaded.
-// `make_key(arch)` gives the wanted key for an architecture. kNotWarm while `stream` records a
-// graph: neither compiling nor loading may happen then.
+// `make_key(arch)` gives the wanted key for one of `archs`, best first. kNotWarm while `stream`
+// records a graph: neither compiling nor loading may happen then.
 template <typename MakeKey>
-StatusOr<const LoadedKernel*> ready_kernel(const GpuDevice& device, const MakeKey& make_key,
-                                           StreamHandle stream) {
-  const KernelKey wanted = make_key(device.archs.front());
+StatusOr<const LoadedKernel*> ready_kernel(const GpuDevice& device, std::span<const Arch> archs,
+                                           const MakeKey& make_key, StreamHandle stream) {
+  const KernelKey wanted = make_key(archs.front());
   if (const LoadedKernel* loaded = device.kernels->find(wanted, device.context_id)) return loaded;
   const StatusOr<bool> capturing = cuda::is_capturing(*device.driver, stream);
   if (!capturing.ok()) return capturing.status();
@@ -35,7 +37,7 @@ StatusOr<const LoadedKernel*> ready_kernel(const GpuDevice& device, const MakeKe
                                             " is not loaded; warm it up before the capture");
   }
   std::vector<KernelKey> keys;
-  for (const Arch& arch : device.archs) keys.push_back(make_key(arch));
+  for (const Arch& arch : archs) keys.push_back(make_key(arch));
   return device.kernels->load(keys, device.properties);
 }
 

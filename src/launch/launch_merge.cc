@@ -40,8 +40,8 @@ Status launch_merge(const GpuDevice& device, const MergeArgs& args, StreamHandle
                            args.lse.present()};
   const LaunchScope scope(device, stream);
   FLASHPRIME_RETURN_IF_ERROR(scope.status());
-  const StatusOr<const LoadedKernel*> kernel =
-      ready_kernel(device, [&](const Arch& arch) { return merge_key(traits, arch); }, stream);
+  const StatusOr<const LoadedKernel*> kernel = ready_kernel(
+      device, device.archs, [&](const Arch& arch) { return merge_key(traits, arch); }, stream);
   if (!kernel.ok()) return kernel.status();
 
   MergeParams params;

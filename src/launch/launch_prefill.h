@@ -6,6 +6,7 @@
 #include "kernels/shared/prefill_params.h"
 #include "kernels/shared/prefill_traits.h"
 #include "launch/gpu_device.h"
+#include "select/kernel_keys_of.h"
 
 namespace flashprime {
 
@@ -19,12 +20,13 @@ Status check_gpu_layout(const PrefillArgs& args);
 // Into how many parts the keys of a call are split: as asked, or, with num_splits 0, so many that
 // few short queries over a long context fill the device. 1 in batch-invariant mode. Depends on
 // extents only, never on lengths, which stay on the device.
-int32_t choose_num_splits(const PrefillProblem& problem, const PrefillParams& params,
-                          const GpuDevice& device);
+int32_t choose_num_splits(PrefillKernel kernel, const PrefillProblem& problem,
+                          const PrefillParams& params, const GpuDevice& device);
 
-// Bytes of workspace that the call needs: the partial states of its splits.
-StatusOr<int64_t> gpu_workspace_bytes(const PrefillProblem& problem, const PrefillParams& params,
-                                      const GpuDevice& device);
+// Bytes of workspace that the call needs: the state of the tile scheduler, where the kernel has one
+// and the device does not hold all tiles at once, and the partial states of its splits.
+StatusOr<int64_t> gpu_workspace_bytes(PrefillKernel kernel, const PrefillProblem& problem,
+                                      const PrefillParams& params, const GpuDevice& device);
 
 struct Workspace {
   void* data = nullptr;
@@ -32,7 +34,7 @@ struct Workspace {
 };
 
 // Launches the call on `stream`. Never synchronises, never allocates once the kernel is loaded.
-Status launch_prefill(const GpuDevice& device, const PrefillProblem& problem, PrefillParams params,
-                      const Workspace& workspace, StreamHandle stream);
+Status launch_prefill(PrefillKernel kernel, const GpuDevice& device, const PrefillProblem& problem,
+                      PrefillParams params, const Workspace& workspace, StreamHandle stream);
 
 }  // namespace flashprime

@@ -12,9 +12,8 @@
 #include "checks.h"
 #include "flashprime/merge.h"
 #include "launch/launch.h"
-#include "launch/launch_prefill.h"
 #include "layer/layer_parts.h"
-#include "problem/validate_problem.h"
+#include "select/select_kernel.h"
 
 namespace flashprime {
 namespace {
@@ -25,8 +24,8 @@ struct Regions {
   int64_t partial_out = 0;
   int64_t partial_lse = 0;
   int64_t cu_seqlens_k = 0;
-  int64_t splits = 0;
-  int64_t splits_bytes = 0;
+  int64_t call = 0;  // the workspace of one prefill() after the other
+  int64_t call_bytes = 0;
   int64_t total = 0;
 };
 
@@ -35,22 +34,26 @@ int64_t batch_of(const PrefillArgs& args) {
 }
 
 StatusOr<Regions> lay_out(const GpuDevice& gpu, const PrefillProblem& problem,
-                          const PrefillArgs& args, const ContextPlan& plan) {
-  PrefillParams params = make_params(problem, args);
+                          const PrefillArgs& args, const ContextPlan& plan,
+                          const ExecutionOptions& options) {
   Regions regions;
-  const auto add_splits = [&](const PrefillProblem& part, int64_t total_k) -> Status {
-    params.total_k = total_k;
-    const StatusOr<int64_t> bytes = gpu_workspace_bytes(part, params, gpu);
+  const auto add_call = [&](const PrefillProblem& part, int64_t total_k) -> Status {
+    const StatusOr<const KernelRow*> kernel = select_kernel(part, options, &gpu);
+    FLASHPRIME_RETURN_IF_ERROR(kernel.status());
+    PrefillArgs part_args = args;
+    part_args.v.shape[0] = total_k;
+    const StatusOr<int64_t> bytes =
+        (*kernel)->workspace_bytes({part, part_args, options, &gpu, nullptr});
     FLASHPRIME_RETURN_IF_ERROR(bytes.status());
-    regions.splits_bytes = std::max(regions.splits_bytes, *bytes);
+    regions.call_bytes = std::max(regions.call_bytes, *bytes);
     return ok_status();
   };
-  FLASHPRIME_RETURN_IF_ERROR(add_splits(new_tokens_problem(problem), params.total_k));
+  FLASHPRIME_RETURN_IF_ERROR(add_call(new_tokens_problem(problem), args.v.shape[0]));
   for (const ContextChunk& chunk : plan.chunks) {
-    FLASHPRIME_RETURN_IF_ERROR(add_splits(context_problem(problem), chunk.num_tokens()));
+    FLASHPRIME_RETURN_IF_ERROR(add_call(context_problem(problem), chunk.num_tokens()));
   }
   // Where the caller's own tensors are fp32 they are the state.
-  const int64_t tokens = params.total_q;
+  const int64_t tokens = args.out.shape[0];
   const int64_t row_bytes = int64_t{problem.num_heads} * 4;
   WorkspaceLayout layout;
   regions.state_out =
@@ -59,7 +62,7 @@ StatusOr<Regions> lay_out(const GpuDevice& gpu, const PrefillProblem& problem,
   regions.partial_out = layout.add(tokens, row_bytes * problem.dims.v);
   regions.partial_lse = layout.add(tokens, row_bytes);
   regions.cu_seqlens_k = layout.add(batch_of(args) + 1, 4);
-  regions.splits = layout.add(regions.splits_bytes, 1);
+  regions.call = layout.add(regions.call_bytes, 1);
   const StatusOr<int64_t> total = layout.total();
   FLASHPRIME_RETURN_IF_ERROR(total.status());
   regions.total = *total;
@@ -84,7 +87,7 @@ class GpuLayer {
     args.out = state_out();
     args.lse = state_lse();
     args.output_scale = {};
-    use_split_workspace(args);
+    use_call_workspace(args);
     return prefill(new_tokens_problem(problem_), args, options_, stream_);
   }
 
@@ -105,7 +108,7 @@ class GpuLayer {
     args.output_scale = {};
     args.out = rows_at(regions_.partial_out);
     args.lse = lse_at(regions_.partial_lse);
-    use_split_workspace(args);
+    use_call_workspace(args);
     FLASHPRIME_RETURN_IF_ERROR(prefill(context_problem(problem_), args, options_, stream_));
 
     MergeArgs merge;
@@ -123,9 +126,9 @@ class GpuLayer {
  private:
   void* at(int64_t offset) const { return static_cast<char*>(args_.workspace) + offset; }
 
-  void use_split_workspace(PrefillArgs& args) const {
-    args.workspace = at(regions_.splits);
-    args.workspace_bytes = regions_.splits_bytes;
+  void use_call_workspace(PrefillArgs& args) const {
+    args.workspace = at(regions_.call);
+    args.workspace_bytes = regions_.call_bytes;
   }
 
   // The keys that the chunk holds of every request of the call. Only the device has the offsets of
@@ -182,8 +185,9 @@ class GpuLayer {
 }  // namespace
 
 StatusOr<int64_t> gpu_layer_workspace_bytes(const GpuDevice& gpu, const PrefillProblem& problem,
-                                            const PrefillArgs& args, const ContextPlan& plan) {
-  const StatusOr<Regions> regions = lay_out(gpu, problem, args, plan);
+                                            const PrefillArgs& args, const ContextPlan& plan,
+                                            const ExecutionOptions& options) {
+  const StatusOr<Regions> regions = lay_out(gpu, problem, args, plan, options);
   if (!regions.ok()) return regions.status();
   return regions->total;
 }
@@ -192,7 +196,7 @@ Status run_layer_on_gpu(const GpuDevice& gpu, const PrefillProblem& problem,
                         const PrefillArgs& args, const ContextPlan& plan,
                         const ContextSource& source, const ExecutionOptions& options,
                         StreamHandle stream) {
-  const StatusOr<Regions> regions = lay_out(gpu, problem, args, plan);
+  const StatusOr<Regions> regions = lay_out(gpu, problem, args, plan, options);
   FLASHPRIME_RETURN_IF_ERROR(regions.status());
   FLASHPRIME_RETURN_IF_ERROR(check_layer_workspace(args, regions->total));
   const GpuLayer layer(gpu, problem, args, *regions, options, stream);

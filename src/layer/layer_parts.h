@@ -35,7 +35,8 @@ Status check_chunk_views(const PrefillProblem& problem, const PrefillArgs& args,
 
 // The layer on a GPU, of arguments and a plan with chunks that have been accepted.
 StatusOr<int64_t> gpu_layer_workspace_bytes(const GpuDevice& gpu, const PrefillProblem& problem,
-                                            const PrefillArgs& args, const ContextPlan& plan);
+                                            const PrefillArgs& args, const ContextPlan& plan,
+                                            const ExecutionOptions& options);
 Status run_layer_on_gpu(const GpuDevice& gpu, const PrefillProblem& problem,
                         const PrefillArgs& args, const ContextPlan& plan,
                         const ContextSource& source, const ExecutionOptions& options,

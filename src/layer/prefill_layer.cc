@@ -139,9 +139,8 @@ StatusOr<Prepared> prepare(const PrefillProblem& problem, const PrefillArgs& arg
   FLASHPRIME_RETURN_IF_ERROR(gpu.status());
   Prepared prepared;
   prepared.gpu = *gpu;
-  const Device device = device_of(*gpu);
   if (*gpu == nullptr) FLASHPRIME_RETURN_IF_ERROR(validate_values(problem, args));
-  FLASHPRIME_RETURN_IF_ERROR(select_kernel(problem, options, device).status());
+  FLASHPRIME_RETURN_IF_ERROR(select_kernel(problem, options, *gpu).status());
   if (plan.chunks.empty() && plan.context_lens.empty()) return prepared;
   FLASHPRIME_RETURN_IF_ERROR(plan::check_plan(plan, args.cu_seqlens_q.shape[0] - 1));
   if (plan.chunks.empty()) return prepared;
@@ -150,8 +149,8 @@ StatusOr<Prepared> prepare(const PrefillProblem& problem, const PrefillArgs& arg
                      "out_dtype: got fp64 with ", plan.chunks.size(),
                      " context chunks, whose partial states are fp32; wanted fp32 or less, or one "
                      "prefill() over context and new tokens");
-  FLASHPRIME_RETURN_IF_ERROR(select_kernel(new_tokens_problem(problem), options, device).status());
-  FLASHPRIME_RETURN_IF_ERROR(select_kernel(context_problem(problem), options, device).status());
+  FLASHPRIME_RETURN_IF_ERROR(select_kernel(new_tokens_problem(problem), options, *gpu).status());
+  FLASHPRIME_RETURN_IF_ERROR(select_kernel(context_problem(problem), options, *gpu).status());
   if (*gpu != nullptr) return prepared;
   FLASHPRIME_RETURN_IF_ERROR(select_parallel_for(options).status());
   prepared.runs = split_runs(args, plan);
@@ -370,7 +369,7 @@ StatusOr<int64_t> prefill_layer_workspace_bytes(const PrefillProblem& problem,
     FLASHPRIME_RETURN_IF_ERROR(prepared.status());
     if (plan.chunks.empty()) return prefill_workspace_bytes(problem, args, options);
     if (prepared->gpu != nullptr) {
-      return gpu_layer_workspace_bytes(*prepared->gpu, problem, args, plan);
+      return gpu_layer_workspace_bytes(*prepared->gpu, problem, args, plan, options);
     }
     return prepared->regions.total;
   });

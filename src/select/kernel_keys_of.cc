@@ -7,6 +7,7 @@
 #include "layer/layer_parts.h"
 #include "problem/validate_problem.h"
 #include "select/policy_sm80.h"
+#include "select/policy_sm90.h"
 
 namespace flashprime {
 namespace {
@@ -17,8 +18,20 @@ void add(const KernelKey& key, std::vector<KernelKey>& keys) {
 
 }  // namespace
 
-KernelKey prefill_key(const PrefillTraits& traits, const Arch& arch) {
+PrefillKernel preferred_prefill_kernel(const PrefillTraits& traits, const Arch& arch) {
+  return arch == kArchSm90a && sm90_reason(traits.dims, traits.mask).empty() ? PrefillKernel::kSm90
+                                                                             : PrefillKernel::kSm80;
+}
+
+KernelKey prefill_key(PrefillKernel kernel, const PrefillTraits& traits, const Arch& arch) {
+  if (kernel == PrefillKernel::kSm90) {
+    return {Sm90MlaPrefillKernel{traits, sm90_policy(traits)}, arch};
+  }
   return {Sm80MlaPrefillKernel{traits, sm80_policy(traits, arch)}, arch};
+}
+
+KernelKey prefill_key(const PrefillTraits& traits, const Arch& arch) {
+  return prefill_key(preferred_prefill_kernel(traits, arch), traits, arch);
 }
 
 PrefillTraits partial_traits(PrefillTraits traits) {

@@ -11,7 +11,13 @@
 
 namespace flashprime {
 
-// The attention kernel for these traits.
+enum class PrefillKernel { kSm90, kSm80 };
+
+// The faster of the kernels that compute these traits on that architecture.
+PrefillKernel preferred_prefill_kernel(const PrefillTraits& traits, const Arch& arch);
+
+// An attention kernel for these traits; the preferred one unless it is named.
+KernelKey prefill_key(PrefillKernel kernel, const PrefillTraits& traits, const Arch& arch);
 KernelKey prefill_key(const PrefillTraits& traits, const Arch& arch);
 
 // What one split of a call computes: an fp32 state that combine_splits takes.

@@ -35,28 +35,75 @@ KernelRow with_words(KernelRow row) {
   return row;
 }
 
+// Why a GPU kernel does not run on a device that may not be open, or empty.
+std::string gpu_reason(const Device& device, int32_t min_sm, int32_t max_sm, const char* wanted) {
+  const StatusOr<const cuda::Driver*> driver = cuda::Driver::get();
+  if (!driver.ok()) return driver.status().message();
+  const StatusOr<cuda::DeviceProperties> properties = (*driver)->device(device.index);
+  if (!properties.ok()) return properties.status().message();
+  const int32_t sm = properties->sm;
+  if (sm >= min_sm && sm <= max_sm && !archs_for_device(sm).empty()) return {};
+  return concat("device: got ", properties->name, " of compute capability ", sm / 10, '.', sm % 10,
+                ", wanted ", wanted);
+}
+
+// What the GPU kernels have in common.
+template <PrefillKernel kKernel>
+KernelRow gpu_row() {
+  KernelRow row;
+  row.info.device = DeviceKind::kCuda;
+  row.dtypes = {Dtype::kBf16, Dtype::kFp16};
+  row.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kE4m3};
+  row.max_splits = kMaxSplits;
+  row.run_description = [](const PrefillProblem& problem, const Device& device,
+                           const std::string&) -> std::string {
+    const StatusOr<const GpuDevice*> gpu = GpuDevice::get(device.index);
+    if (!gpu.ok()) return gpu.status().message();
+    return concat((*gpu)->properties.name, ", ",
+                  prefill_key(kKernel, make_traits(problem), (*gpu)->archs.front()).to_string());
+  };
+  row.run = [](const KernelCall& call) {
+    return launch_prefill(kKernel, *call.gpu, call.problem, make_params(call.problem, call.args),
+                          {call.args.workspace, call.args.workspace_bytes}, call.stream);
+  };
+  row.workspace_bytes = [](const KernelCall& call) {
+    return gpu_workspace_bytes(kKernel, call.problem, make_params(call.problem, call.args),
+                               *call.gpu);
+  };
+  return row;
+}
+
+// The Hopper kernel.
+KernelRow sm90_row() {
+  KernelRow row = gpu_row<PrefillKernel::kSm90>();
+  row.info.name = "sm90_mla_prefill";
+  row.info.summary = "wgmma and TMA, persistent: compute capability 9.0";
+  row.info.head_dims =
+      "multiples of 64, (nope + rope, v) one of (192, 128), (256, 256), (128, 128), (256, 128)";
+  row.info.tested_on = "H200 (sm_90a)";
+  row.masks = {MaskKind::kFull, MaskKind::kCausal};
+  row.min_sm = row.max_sm = 90;
+  row.unavailable_reason = [](const Device& device) -> std::string {
+    return gpu_reason(device, 90, 90, "9.0");
+  };
+  row.dims_reason = [](const HeadDims& dims) { return sm90_reason(dims, MaskKind::kFull); };
+  return row;
+}
+
 // The portable GPU kernel.
 KernelRow sm80_row() {
-  KernelRow row;
+  KernelRow row = gpu_row<PrefillKernel::kSm80>();
   row.info.name = "sm80_mla_prefill";
-  row.info.device = DeviceKind::kCuda;
   row.info.summary = "mma.sync and cp.async: every GPU from compute capability 8.0 on";
   row.info.head_dims = "multiples of 16, nope + rope <= 256, v <= 256";
   row.info.tested_on =
       "H200 (sm_90a); compiled, not run: sm_80, sm_86, sm_89, sm_100a, sm_103a, "
       "sm_120a, sm_121a";
-  row.dtypes = {Dtype::kBf16, Dtype::kFp16};
-  row.out_dtypes = {Dtype::kBf16, Dtype::kFp16, Dtype::kFp32, Dtype::kE4m3};
   row.masks = kAllMasks;
-  row.max_splits = kMaxSplits;
+  row.min_sm = 80;
+  row.max_sm = INT32_MAX;
   row.unavailable_reason = [](const Device& device) -> std::string {
-    const StatusOr<const cuda::Driver*> driver = cuda::Driver::get();
-    if (!driver.ok()) return driver.status().message();
-    const StatusOr<cuda::DeviceProperties> properties = (*driver)->device(device.index);
-    if (!properties.ok()) return properties.status().message();
-    if (!archs_for_device(properties->sm).empty()) return {};
-    return concat("device: got ", properties->name, " of compute capability ", properties->sm / 10,
-                  '.', properties->sm % 10, ", wanted 8.0 or later");
+    return gpu_reason(device, 80, INT32_MAX, "8.0 or later");
   };
   row.dims_reason = [](const HeadDims& dims) -> std::string {
     const auto fits = [](int32_t dim) { return dim % 16 == 0 && dim <= 256; };
@@ -64,20 +111,6 @@ KernelRow sm80_row() {
       return {};
     return concat("dims: got nope ", dims.nope, ", rope ", dims.rope, ", v ", dims.v,
                   ", wanted multiples of 16 with nope + rope <= 256 and v <= 256");
-  };
-  row.run_description = [](const PrefillProblem& problem, const Device& device,
-                           const std::string&) -> std::string {
-    const StatusOr<const GpuDevice*> gpu = GpuDevice::get(device.index);
-    if (!gpu.ok()) return gpu.status().message();
-    return concat((*gpu)->properties.name, ", ",
-                  prefill_key(make_traits(problem), (*gpu)->archs.front()).to_string());
-  };
-  row.run = [](const KernelCall& call) {
-    return launch_prefill(*call.gpu, call.problem, make_params(call.problem, call.args),
-                          {call.args.workspace, call.args.workspace_bytes}, call.stream);
-  };
-  row.workspace_bytes = [](const KernelCall& call) {
-    return gpu_workspace_bytes(call.problem, make_params(call.problem, call.args), *call.gpu);
   };
   return row;
 }
@@ -137,7 +170,8 @@ KernelRow reference_row() {
 }
 
 std::vector<KernelRow> make_registry() {
-  return {with_words(sm80_row()), with_words(fast_row()), with_words(reference_row())};
+  return {with_words(sm90_row()), with_words(sm80_row()), with_words(fast_row()),
+          with_words(reference_row())};
 }
 
 }  // namespace

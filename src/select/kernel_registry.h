@@ -26,6 +26,9 @@ struct KernelRow {
   std::vector<Dtype> out_dtypes;
   std::vector<MaskKind> masks;
   int32_t max_splits;
+  // Compute capabilities of the GPUs that run it, times ten.
+  int32_t min_sm = 0;
+  int32_t max_sm = 0;
   // Why this machine cannot run it on that device, or empty.
   std::string (*unavailable_reason)(const Device& device);
   // Why it does not take dims that the operator defines, or empty.

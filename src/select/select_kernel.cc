@@ -31,7 +31,7 @@ std::string device_name(const Device& device) {
 // mask, rest.
 std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem& problem,
                                       const ExecutionOptions& options, const Device& device,
-                                      bool device_is_known) {
+                                      const GpuDevice* gpu) {
   std::vector<std::string> reasons;
   const auto require = [&](bool condition, const auto&... message) {
     if (!condition) reasons.push_back(concat(message...));
@@ -49,7 +49,9 @@ std::vector<std::string> find_reasons(const KernelRow& row, const PrefillProblem
             ", wanted one of ", row.info.dtypes);
     require(contains(row.out_dtypes, problem.out_dtype), "out_dtype: got ",
             dtype_name(problem.out_dtype), ", wanted one of ", row.info.out_dtypes);
-    if (right_device && !device_is_known) {
+    const bool runs_there =
+        gpu != nullptr && gpu->properties.sm >= row.min_sm && gpu->properties.sm <= row.max_sm;
+    if (right_device && !runs_there) {
       const std::string unavailable = row.unavailable_reason(device);
       require(unavailable.empty(), unavailable);
     }
@@ -83,11 +85,6 @@ std::string threads_text(const ExecutionOptions& options) {
 
 }  // namespace
 
-Device device_of(const GpuDevice* gpu) {
-  if (gpu == nullptr) return {DeviceKind::kCpu, 0};
-  return {DeviceKind::kCuda, gpu->properties.id};
-}
-
 StatusOr<ParallelFor> select_parallel_for(const ExecutionOptions& options) {
   if (options.parallel_for) return options.parallel_for;
   StatusOr<int32_t> num_threads = num_threads_of(options);
@@ -100,7 +97,7 @@ Explanation explain(const PrefillProblem& problem, const ExecutionOptions& optio
   for (const KernelRow& row : kernel_registry()) {
     KernelVerdict verdict;
     verdict.kernel = row.info.name;
-    verdict.reasons = find_reasons(row, problem, options, options.device, false);
+    verdict.reasons = find_reasons(row, problem, options, options.device, nullptr);
     verdict.supported = verdict.reasons.empty();
     if (verdict.supported && !explanation.supported) {
       explanation.supported = true;
@@ -113,7 +110,9 @@ Explanation explain(const PrefillProblem& problem, const ExecutionOptions& optio
 }
 
 StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
-                                         const ExecutionOptions& options, const Device& device) {
+                                         const ExecutionOptions& options, const GpuDevice* gpu) {
+  const Device device =
+      gpu == nullptr ? Device{DeviceKind::kCpu, 0} : Device{DeviceKind::kCuda, gpu->properties.id};
   const std::vector<KernelRow>& registry = kernel_registry();
   if (!options.kernel.empty()) {
     std::string known;
@@ -125,11 +124,7 @@ StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
   }
   std::string all_reasons;
   for (const KernelRow& row : registry) {
-    // A call that has a GPU needs no second look at it.
-    const bool device_is_known =
-        device.kind == DeviceKind::kCuda && row.info.device == DeviceKind::kCuda;
-    const std::vector<std::string> reasons =
-        find_reasons(row, problem, options, device, device_is_known);
+    const std::vector<std::string> reasons = find_reasons(row, problem, options, device, gpu);
     if (reasons.empty()) return &row;
     all_reasons += concat("\n  ", row.info.name, ":");
     for (const std::string& reason : reasons) all_reasons += concat("\n    ", reason);

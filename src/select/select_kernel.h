@@ -6,13 +6,10 @@
 
 namespace flashprime {
 
-// The kernel that prefill() runs on a device. kUnsupported with every kernel's reasons if there is
-// none.
+// The kernel that prefill() runs where place_call() has put it. kUnsupported with every kernel's
+// reasons if there is none.
 StatusOr<const KernelRow*> select_kernel(const PrefillProblem& problem,
-                                         const ExecutionOptions& options, const Device& device);
-
-// The device of a call that place_call() has put there.
-Device device_of(const GpuDevice* gpu);
+                                         const ExecutionOptions& options, const GpuDevice* gpu);
 
 // The loop that a call's tiles go through: the caller's, or the library's pool.
 StatusOr<ParallelFor> select_parallel_for(const ExecutionOptions& options);

@@ -188,6 +188,26 @@ FAKE Result cuKernelSetAttribute(FunctionAttribute attribute, int value, Kernel,
 FAKE Result cuFuncLoad(Function) {
   return kSuccess;
 }
+// A tensor map of the fake holds the address, the strides and the first extents.
+FAKE Result cuTensorMapEncodeTiled(void* map, TensorMapDtype, unsigned int rank, void* address,
+                                   const unsigned long long* extents,
+                                   const unsigned long long* strides, const unsigned int* box,
+                                   const unsigned int*, int, TensorMapSwizzle, TensorMapL2Promotion,
+                                   int) {
+  ++state.maps_encoded;
+  if (rank != 5 || reinterpret_cast<uintptr_t>(address) % 16 != 0) return kErrorInvalidValue;
+  FakeTensorMap fake;
+  fake.address = reinterpret_cast<uintptr_t>(address);
+  for (unsigned int i = 0; i < rank; ++i) {
+    fake.extents[i] = extents[i];
+    fake.box[i] = static_cast<unsigned short>(box[i]);
+    if (i + 1 == rank) break;
+    fake.strides[i] = strides[i];
+    if (strides[i] % 16 != 0 || strides[i] >= 1ull << 40) return kErrorInvalidValue;
+  }
+  std::memcpy(map, &fake, sizeof fake);
+  return kSuccess;
+}
 FAKE Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void** arguments,
                              void**) {
   ++state.launches;

@@ -7,10 +7,20 @@
 
 #include "cuda/driver_api.h"
 
+// What the fake's cuTensorMapEncodeTiled writes.
+struct FakeTensorMap {
+  unsigned long long address = 0;
+  unsigned long long extents[5] = {};
+  unsigned long long strides[4] = {};
+  unsigned short box[5] = {};
+};
+static_assert(sizeof(FakeTensorMap) <= 128);
+
 struct FakeDriverState {
   std::atomic<int> init_calls{0};
   std::atomic<int> library_loads{0};
   std::atomic<int> launches{0};
+  std::atomic<int> maps_encoded{0};
 
   int device_count = 1;
   int sm = 90;
@@ -26,7 +36,7 @@ struct FakeDriverState {
   // Of the latest launch.
   flashprime::cuda::LaunchConfig config;
   flashprime::cuda::Function function = nullptr;
-  unsigned char params[512] = {};
+  unsigned char params[1024] = {};
   int params_bytes = 0;  // how many to copy; set by the test
   flashprime::cuda::Context launch_context = nullptr;
   std::atomic<int> max_dynamic_shared{-1};  // latest cuKernelSetAttribute

@@ -77,7 +77,8 @@ class LaunchTest : public ::testing::Test {
   }
 
   Status launch(const PrefillProblem& p, const PrefillArgs& a, StreamHandle stream = nullptr) {
-    return launch_prefill(device_, p, make_params(p, a), {a.workspace, a.workspace_bytes}, stream);
+    return launch_prefill(kernel_, device_, p, make_params(p, a), {a.workspace, a.workspace_bytes},
+                          stream);
   }
 
   PrefillParams launched_params() const {
@@ -86,6 +87,7 @@ class LaunchTest : public ::testing::Test {
     return params;
   }
 
+  PrefillKernel kernel_ = PrefillKernel::kSm80;
   TempDir dir_;
   FakeDriverState* state_ = nullptr;
   std::unique_ptr<cuda::Driver> driver_;
@@ -100,7 +102,7 @@ TEST_F(LaunchTest, PacksTheArgumentsAndTheGridOfOneLaunch) {
   ASSERT_TRUE(launch(p, a, stream).ok());
   EXPECT_EQ(state_->launches, 1);
   EXPECT_EQ(fake_nvrtc().compilations, 1);
-  const KernelKey key = prefill_key(make_traits(p), device_.archs.front());
+  const KernelKey key = prefill_key(kernel_, make_traits(p), device_.archs.front());
   const LaunchShape shape = key.launch_shape();
   const int32_t block_q = std::get<Sm80MlaPrefillKernel>(key.kernel).policy.block_q();
   EXPECT_EQ(state_->config.grid_x, (1000u / static_cast<unsigned>(block_q) + 3) * 16);
@@ -197,7 +199,7 @@ TEST_F(LaunchTest, SplitsFillTheDeviceUnlessTheyAreForbidden) {
   const PrefillArgs few = args(p, 64, 32768, 1);
   const PrefillArgs many = args(p, 8192, 8192, 1);
   const auto splits = [&](const PrefillArgs& a) {
-    return choose_num_splits(p, make_params(p, a), device_);
+    return choose_num_splits(kernel_, p, make_params(p, a), device_);
   };
   EXPECT_EQ(splits(few), 1);
   p.batch_invariant = false;
@@ -219,7 +221,7 @@ TEST_F(LaunchTest, ASplitCallIsTwoLaunchesOverItsWorkspace) {
   PrefillArgs a = args(p, 64, 32768, 1);
   a.lse =
       MutableTensorView::contiguous(reinterpret_cast<void*>(0x70000000), Dtype::kFp32, {16, 64});
-  const int64_t bytes = *gpu_workspace_bytes(p, make_params(p, a), device_);
+  const int64_t bytes = *gpu_workspace_bytes(kernel_, p, make_params(p, a), device_);
   EXPECT_EQ(bytes, 4 * 64 * 16 * (128 + 1) * 4);
 
   Status status = launch(p, a);
@@ -255,7 +257,7 @@ TEST_F(LaunchTest, TakesTheGridOfTheKernelThatWasLoaded) {
   options.nvrtc_path = FLASHPRIME_FAKE_NVRTC;
   const std::shared_ptr<KernelStore> store = *KernelStore::open(*resolve_settings(options));
   const PrefillProblem p = problem();
-  const KernelKey plain = prefill_key(make_traits(p), *parse_arch("sm_90"));
+  const KernelKey plain = prefill_key(kernel_, make_traits(p), *parse_arch("sm_90"));
   ASSERT_TRUE(store->obtain(plain).ok());
   store->set_freeze(FreezePolicy::kError);
   LoadedKernels kernels(store, *driver_);
