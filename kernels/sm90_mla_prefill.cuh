@@ -345,6 +345,9 @@ struct Sm90MlaPrefill {
       const Tile tile = take_tile(smem, tile_parity);
       if (tile.num_blocks == 0) return;
       const int end = tile.k_first + tile.k_len;
+      const int nope_head = params.per_head.k_nope ? tile.head : 0;
+      const int pe_head = params.per_head.k_pe ? tile.head : 0;
+      const int v_head = params.per_head.v ? tile.head : 0;
       int row = kRaggedRows - tile.k_len + tile.last_block * kBlockKv;  // of the next K tile
       // Step i loads K of block i and V of block i - 1, as the consumers take them.
 #pragma unroll 1
@@ -356,10 +359,10 @@ struct Sm90MlaPrefill {
 #pragma unroll
           for (int c = 0; c < kQkChunks; ++c) {
             const bool nope = c < kNopeChunks;
-            ptx::cp_async_bulk_tensor_5d(
-                smem.k(k.index) + c * kKChunk, nope ? &params.k_nope : &params.k_pe,
-                (nope ? c : c - kNopeChunks) * 64, row,
-                nope ? tile.head : tile.head * params.k_pe_heads, kRaggedRows, end, full);
+            ptx::cp_async_bulk_tensor_5d(smem.k(k.index) + c * kKChunk,
+                                         nope ? &params.k_nope : &params.k_pe,
+                                         (nope ? c : c - kNopeChunks) * 64, row,
+                                         nope ? nope_head : pe_head, kRaggedRows, end, full);
           }
           k.advance();
         }
@@ -371,7 +374,7 @@ struct Sm90MlaPrefill {
 #pragma unroll
           for (int c = 0; c < kVChunks; ++c) {
             ptx::cp_async_bulk_tensor_5d(smem.v(v.index) + c * kKChunk, &params.v, c * 64,
-                                         row + kBlockKv, tile.head, kRaggedRows, end, full);
+                                         row + kBlockKv, v_head, kRaggedRows, end, full);
           }
           v.advance();
         }
@@ -390,29 +393,33 @@ struct Sm90MlaPrefill {
       if (tile.num_blocks == 0) return;
       const int end = tile.q_first + tile.q_len;
       const int first_row = kRaggedRows - tile.q_len + tile.q_begin;
-      const auto each_chunk = [&](int row, const auto& visit) {
+      const int nope_head = params.per_head.q_nope ? tile.head : 0;
+      const int pe_head = params.per_head.q_pe ? tile.head : 0;
+      // Calls copy(map, column, row, head, chunk) for the boxes of 64 rows.
+      const auto each_chunk = [&](int row, const auto& copy) {
 #pragma unroll
         for (int c = 0; c < kQkChunks; ++c) {
           const bool nope = c < kNopeChunks;
-          visit(nope ? &params.q_nope : &params.q_pe, (nope ? c : c - kNopeChunks) * 64, row, c);
+          copy(nope ? &params.q_nope : &params.q_pe, (nope ? c : c - kNopeChunks) * 64, row,
+               nope ? nope_head : pe_head, c);
         }
       };
       // Into L2 while the tile before is being computed.
 #pragma unroll 1
       for (int group = 0; group < 2; ++group) {
-        each_chunk(
-            first_row + group * kGroupRows, [&](const TensorMap* map, int column, int row, int) {
-              ptx::cp_async_bulk_prefetch_tensor_5d(map, column, row, tile.head, kRaggedRows, end);
-            });
+        each_chunk(first_row + group * kGroupRows, [&](const TensorMap* map, int column, int row,
+                                                       int head, int) {
+          ptx::cp_async_bulk_prefetch_tensor_5d(map, column, row, head, kRaggedRows, end);
+        });
       }
 #pragma unroll 1
       for (uint32_t group = 0; group < 2; ++group) {
         ptx::mbarrier_try_wait_parity(smem.q_empty(group), parity);
         ptx::mbarrier_arrive_expect_tx(smem.q_full(group), kQBytes);
         each_chunk(first_row + static_cast<int>(group) * kGroupRows,
-                   [&](const TensorMap* map, int column, int row, int c) {
+                   [&](const TensorMap* map, int column, int row, int head, int c) {
                      ptx::cp_async_bulk_tensor_5d(smem.q(group) + c * kGroupRows * kRow, map,
-                                                  column, row, tile.head, kRaggedRows, end,
+                                                  column, row, head, kRaggedRows, end,
                                                   smem.q_full(group));
                    });
       }

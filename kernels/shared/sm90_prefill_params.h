@@ -27,16 +27,21 @@ struct TileScheduler {
   uint64_t nonce;  // of the call that owns it
 };
 
+// Which of a call's tensors have rows of their own for each head; the others share theirs.
+struct PerHead {
+  bool q_nope, q_pe, k_nope, k_pe, v;
+};
+
 struct Sm90PrefillParams {
   TensorMap q_nope;
   TensorMap q_pe;
   TensorMap k_nope;
   TensorMap k_pe;
   TensorMap v;
+  PerHead per_head = {};
   PrefillParams call;
   TileScheduler* scheduler = nullptr;  // nullptr: there are at least as many blocks as items
   uint64_t nonce = 0;                  // never 0
-  int32_t k_pe_heads = 0;              // 1 where k_pe has an axis of heads, else 0
   int32_t section_keys = 0;            // keys, times heads, whose K and V stay in L2 together
 };
 

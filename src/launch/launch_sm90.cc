@@ -86,38 +86,42 @@ Status launch_sm90(const GpuDevice& device, const LoadedKernel& kernel, const Pr
   const HeadDims& dims = key.traits.dims;
   Sm90PrefillParams sm90;
   sm90.call = params;
-  sm90.k_pe_heads = params.k_pe.stride_head != 0 ? 1 : 0;
-  const int64_t bytes_per_key = 2 * (dims.nope + dims.v + (sm90.k_pe_heads != 0 ? dims.rope : 0));
-  // K and V of the heads that run at the same time are read again and again: two thirds of L2.
-  sm90.section_keys = static_cast<int32_t>(
-      std::min<int64_t>(device.properties.l2_bytes * 2 / 3 / bytes_per_key, INT32_MAX));
   sm90.scheduler = static_cast<TileScheduler*>(scheduler);
   sm90.nonce = next_nonce();
-
-  const auto heads_of = [&](const RowTensor& tensor) {
-    return tensor.stride_head != 0 ? int64_t{params.num_heads} : 1;
-  };
   const auto encode_rows = [&](const char* name, RowTensor tensor, int32_t columns, int64_t tokens,
-                               int32_t box_rows, TensorMap* map) {
+                               int32_t box_rows, TensorMap* map, bool* per_head) {
     // A tensor without rows may be null. Its map is never read from, but has to be valid.
     if (tokens == 0) tensor.data = params.q_nope.data;
-    return encode(*device.driver, name, tensor,
-                  {columns, heads_of(tensor), tokens, box_rows, key.traits.dtype}, map);
+    *per_head = tensor.stride_head != 0;
+    const MapExtents extents{columns, *per_head ? params.num_heads : 1, tokens, box_rows,
+                             key.traits.dtype};
+    return encode(*device.driver, name, tensor, extents, map);
   };
-  constexpr int32_t kGroupRows = kBlockQ / 2;
-  const int32_t block_kv = key.policy.block_kv;
-  FLASHPRIME_RETURN_IF_ERROR(encode_rows(params.q_pe.data != nullptr ? "q_nope" : "q",
-                                         params.q_nope, dims.nope, params.total_q, kGroupRows,
-                                         &sm90.q_nope));
+  const auto encode_q = [&](const char* name, const RowTensor& tensor, int32_t columns,
+                            TensorMap* map, bool* per_head) {
+    return encode_rows(name, tensor, columns, params.total_q, kBlockQ / 2, map, per_head);
+  };
+  const auto encode_kv = [&](const char* name, const RowTensor& tensor, int32_t columns,
+                             TensorMap* map, bool* per_head) {
+    return encode_rows(name, tensor, columns, params.total_k, key.policy.block_kv, map, per_head);
+  };
+  PerHead& per_head = sm90.per_head;
   FLASHPRIME_RETURN_IF_ERROR(
-      encode_rows("k_nope", params.k_nope, dims.nope, params.total_k, block_kv, &sm90.k_nope));
-  FLASHPRIME_RETURN_IF_ERROR(encode_rows("v", params.v, dims.v, params.total_k, block_kv, &sm90.v));
+      encode_q("q_nope", params.q_nope, dims.nope, &sm90.q_nope, &per_head.q_nope));
+  FLASHPRIME_RETURN_IF_ERROR(
+      encode_kv("k_nope", params.k_nope, dims.nope, &sm90.k_nope, &per_head.k_nope));
+  FLASHPRIME_RETURN_IF_ERROR(encode_kv("v", params.v, dims.v, &sm90.v, &per_head.v));
   if (dims.rope != 0) {
     FLASHPRIME_RETURN_IF_ERROR(
-        encode_rows("q_pe", params.q_pe, dims.rope, params.total_q, kGroupRows, &sm90.q_pe));
+        encode_q("q_pe", params.q_pe, dims.rope, &sm90.q_pe, &per_head.q_pe));
     FLASHPRIME_RETURN_IF_ERROR(
-        encode_rows("k_pe", params.k_pe, dims.rope, params.total_k, block_kv, &sm90.k_pe));
+        encode_kv("k_pe", params.k_pe, dims.rope, &sm90.k_pe, &per_head.k_pe));
   }
+  // K and V of the heads that run at the same time are read again and again: two thirds of L2.
+  const int64_t bytes_per_key =
+      2 * (dims.nope * per_head.k_nope + dims.rope * per_head.k_pe + dims.v * per_head.v);
+  sm90.section_keys = static_cast<int32_t>(std::min<int64_t>(
+      device.properties.l2_bytes * 2 / 3 / std::max<int64_t>(bytes_per_key, 1), INT32_MAX));
   const int64_t grid = std::min<int64_t>(*tiles, device.properties.num_sms);
   return launch_kernel(device, kernel, grid, 1, &sm90, stream);
 }
