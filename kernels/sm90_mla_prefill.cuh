@@ -61,6 +61,13 @@ struct Sm90MlaPrefill {
   static constexpr int kBlockKv = policy.block_kv;
   static constexpr int kThreads = 384;
   static constexpr bool kCausal = traits.mask == MaskKind::kCausal;
+  // Blocks of keys that the diagonal of a causal tile crosses.
+  static constexpr int kDiagonal = (kBlockQ + kBlockKv - 1) / kBlockKv;
+  // Blocks of a causal tile end where its 128 rows do, so the first 64 rows do not see the last 64
+  // keys of the first block: they are left out. Not with fp32 output, which may be that of a split
+  // that begins elsewhere.
+  static constexpr bool kTrimmed =
+      kCausal && policy.trimmed_diagonal && traits.out_dtype != Dtype::kFp32;
 
   static_assert(traits.dims.nope % 64 == 0 && traits.dims.rope % 64 == 0);
   static_assert(traits.mask != MaskKind::kWindow);
@@ -124,25 +131,26 @@ struct Sm90MlaPrefill {
     int q_first, q_len, k_first, k_len;  // rows of the sequence in q and k
     int q_begin;                         // first row of the tile, in the sequence
     int head;
-    int last_block;    // blocks of keys, from this one down
-    int num_blocks;    // at least 1; 0: there is no tile any more
-    int first_masked;  // blocks from this one on are not seen by every row of the tile in full
+    int key_end;     // the first block of keys is [key_end - kBlockKv, key_end), the others follow
+    int num_blocks;  // downwards; at least 1, 0: there is no tile any more
+    int masked_blocks;  // so many from the first on are not seen by every row in full
+    int last_masked;    // 1 if the last block reaches below key 0, or into the diagonal, else 0
     int split;
+    int unused;
 
-    // Keys that row 0 sees end here; not clamped below.
+    // Keys that row 0 sees end here; may be negative.
     __device__ int first_end() const { return kCausal ? q_begin + k_len - q_len + 1 : k_len; }
-    __device__ bool masked(int block) const { return block >= first_masked; }
+  };
+
+  struct TileWords {
+    uint32_t quad[3][4];
   };
 
   static __device__ __forceinline__ Tile read_tile(const Shared& smem) {
-    uint32_t w[12];
-    ptx::ld_shared_v4(reinterpret_cast<uint32_t(&)[4]>(w[0]), smem.tile());
-    ptx::ld_shared_v4(reinterpret_cast<uint32_t(&)[4]>(w[4]), smem.tile() + 16);
-    ptx::ld_shared_v4(reinterpret_cast<uint32_t(&)[4]>(w[8]), smem.tile() + 32);
-    return {static_cast<int>(w[0]), static_cast<int>(w[1]), static_cast<int>(w[2]),
-            static_cast<int>(w[3]), static_cast<int>(w[4]), static_cast<int>(w[5]),
-            static_cast<int>(w[6]), static_cast<int>(w[7]), static_cast<int>(w[8]),
-            static_cast<int>(w[9])};
+    TileWords words;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) ptx::ld_shared_v4(words.quad[i], smem.tile() + 16 * i);
+    return __builtin_bit_cast(Tile, words);
   }
 
   // The next tile for a producer: called by one lane.
@@ -187,28 +195,35 @@ struct Sm90MlaPrefill {
     }
     tile.q_begin = number * kBlockQ;
 
-    int keys_end = tile.k_len;
+    // Key_end and blocks of the whole tile. Where its end is behind the sequence the first block is
+    // cut off there, where its begin is before the sequence the last one is: never the same block.
+    int key_end;
     if constexpr (kCausal) {
-      const int rows = tile.q_len - tile.q_begin < kBlockQ ? tile.q_len - tile.q_begin : kBlockQ;
-      const int last = tile.q_begin + rows + tile.k_len - tile.q_len;
-      keys_end = last < keys_end ? last : keys_end;
+      key_end = tile.first_end() - 1 + kBlockQ;
+      if (key_end < kDiagonal * kBlockKv) key_end = kDiagonal * kBlockKv;
+    } else {
+      key_end = tile.k_len > 0 ? (tile.k_len + kBlockKv - 1) / kBlockKv * kBlockKv : kBlockKv;
     }
+    const int blocks = (key_end + kBlockKv - 1) / kBlockKv;
     int begin = 0;
-    int end = keys_end > 0 ? (keys_end + kBlockKv - 1) / kBlockKv : 0;
+    int end = blocks;
     if (splits > 1) {
-      const int share = (end + splits - 1) / splits;
-      begin = tile.split * share < end ? tile.split * share : end;
-      end = begin + share < end ? begin + share : end;
+      const int share = (blocks + splits - 1) / splits;
+      begin = tile.split * share < blocks ? tile.split * share : blocks;
+      end = begin + share < blocks ? begin + share : blocks;
     }
-    const int first_end = tile.first_end();
-    tile.first_masked = first_end > 0 ? first_end / kBlockKv : 0;
+    const int masked = kCausal ? kDiagonal : (key_end > tile.k_len ? 1 : 0);
+    const bool beyond = kCausal && kDiagonal > 1 && key_end > tile.first_end() - 1 + kBlockQ;
+    tile.key_end = key_end - begin * kBlockKv;
     tile.num_blocks = end - begin;
-    tile.last_block = end - 1;
+    tile.masked_blocks = masked > begin ? masked - begin : 0;
+    tile.last_masked = tile.key_end < tile.num_blocks * kBlockKv || beyond;
     if (tile.num_blocks == 0) {
-      // One step whose keys nobody sees: out 0, lse -inf. Its rows lie behind the sequence.
+      // One step whose keys nobody sees: out 0, lse -inf.
+      tile.key_end = key_end + kBlockKv;
       tile.num_blocks = 1;
-      tile.last_block = (tile.k_len + kBlockKv - 1) / kBlockKv;
-      tile.first_masked = tile.last_block;
+      tile.masked_blocks = 1;
+      tile.last_masked = 0;
     }
     return tile;
   }
@@ -321,15 +336,10 @@ struct Sm90MlaPrefill {
   }
 
   static __device__ __forceinline__ void publish(const Shared& smem, const Tile& tile) {
-    const uint32_t words[12] = {
-        static_cast<uint32_t>(tile.q_first),      static_cast<uint32_t>(tile.q_len),
-        static_cast<uint32_t>(tile.k_first),      static_cast<uint32_t>(tile.k_len),
-        static_cast<uint32_t>(tile.q_begin),      static_cast<uint32_t>(tile.head),
-        static_cast<uint32_t>(tile.last_block),   static_cast<uint32_t>(tile.num_blocks),
-        static_cast<uint32_t>(tile.first_masked), static_cast<uint32_t>(tile.split)};
+    const auto words = __builtin_bit_cast(TileWords, tile);
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
-      ptx::st_shared_v4(smem.tile() + 16 * i, reinterpret_cast<const uint32_t(&)[4]>(words[4 * i]));
+      ptx::st_shared_v4(smem.tile() + 16 * i, words.quad[i]);
     }
     ptx::mbarrier_arrive(smem.tile_full());
   }
@@ -344,11 +354,18 @@ struct Sm90MlaPrefill {
     while (true) {
       const Tile tile = take_tile(smem, tile_parity);
       if (tile.num_blocks == 0) return;
-      const int end = tile.k_first + tile.k_len;
+      int key = tile.key_end - kBlockKv;  // first one of the next K tile
       const int nope_head = params.per_head.k_nope ? tile.head : 0;
       const int pe_head = params.per_head.k_pe ? tile.head : 0;
       const int v_head = params.per_head.v ? tile.head : 0;
-      int row = kRaggedRows - tile.k_len + tile.last_block * kBlockKv;  // of the next K tile
+      // Coordinates of a block: cut off behind the sequence, or before it.
+      const auto row_of = [&](int first) {
+        return first < 0 ? first : first + kRaggedRows - tile.k_len;
+      };
+      const auto wrap_of = [&](int first) { return first < 0 ? 0 : kRaggedRows; };
+      const auto token_of = [&](int first) {
+        return first < 0 ? tile.k_first : tile.k_first + tile.k_len;
+      };
       // Step i loads K of block i and V of block i - 1, as the consumers take them.
 #pragma unroll 1
       for (int step = 0; step <= tile.num_blocks; ++step) {
@@ -359,26 +376,28 @@ struct Sm90MlaPrefill {
 #pragma unroll
           for (int c = 0; c < kQkChunks; ++c) {
             const bool nope = c < kNopeChunks;
-            ptx::cp_async_bulk_tensor_5d(smem.k(k.index) + c * kKChunk,
-                                         nope ? &params.k_nope : &params.k_pe,
-                                         (nope ? c : c - kNopeChunks) * 64, row,
-                                         nope ? nope_head : pe_head, kRaggedRows, end, full);
+            ptx::cp_async_bulk_tensor_5d(
+                smem.k(k.index) + c * kKChunk, nope ? &params.k_nope : &params.k_pe,
+                (nope ? c : c - kNopeChunks) * 64, row_of(key), nope ? nope_head : pe_head,
+                wrap_of(key), token_of(key), full);
           }
           k.advance();
         }
         if (step > 0) {
-          const bool search = kCausal && tile.masked(tile.last_block - (step - 1));
+          const bool search = kCausal && step <= tile.masked_blocks;
+          const int before = key + kBlockKv;
           const uint32_t full = search ? smem.v_loaded(v.index) : smem.v_full(v.index);
           ptx::mbarrier_try_wait_parity(smem.v_empty(v.index), v.parity);
           ptx::mbarrier_arrive_expect_tx(full, kVBytes);
 #pragma unroll
           for (int c = 0; c < kVChunks; ++c) {
             ptx::cp_async_bulk_tensor_5d(smem.v(v.index) + c * kKChunk, &params.v, c * 64,
-                                         row + kBlockKv, v_head, kRaggedRows, end, full);
+                                         row_of(before), v_head, wrap_of(before), token_of(before),
+                                         full);
           }
           v.advance();
         }
-        row -= kBlockKv;
+        key -= kBlockKv;
       }
     }
   }
@@ -451,7 +470,7 @@ struct Sm90MlaPrefill {
       if (tile.num_blocks == 0) return;
 #pragma unroll 1
       for (int i = 0; i < tile.num_blocks; ++i) {
-        if (tile.masked(tile.last_block - i)) {
+        if (i < tile.masked_blocks) {
           ptx::mbarrier_try_wait_parity(smem.v_loaded(v.index), loaded_parities >> v.index & 1);
           loaded_parities ^= 1u << v.index;
           const bool found = search_tile(smem.v(v.index) + static_cast<uint32_t>(lane) * 16);
@@ -510,12 +529,11 @@ struct Sm90MlaPrefill {
   static __device__ __forceinline__ void add_non_finite(const PrefillParams& call, const Tile& tile,
                                                         int row, float (&o)[kO]) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
-    int first_block = tile.last_block - tile.num_blocks + 1;
-    first_block = first_block < tile.first_masked ? tile.first_masked : first_block;
-    int end = (tile.last_block + 1) * kBlockKv;
-    end = end < tile.k_len ? end : tile.k_len;
+    const int blocks = tile.masked_blocks < tile.num_blocks ? tile.masked_blocks : tile.num_blocks;
+    const int begin = tile.key_end - blocks * kBlockKv;
+    const int end = tile.key_end < tile.k_len ? tile.key_end : tile.k_len;
 #pragma unroll 1
-    for (int key = first_block * kBlockKv; key < end; ++key) {
+    for (int key = begin > 0 ? begin : 0; key < end; ++key) {
       const auto* v = static_cast<const unsigned short*>(call.v.data) +
                       (int64_t{tile.k_first} + key) * call.v.stride_token +
                       tile.head * call.v.stride_head + (lane & 3) * 2;
@@ -541,7 +559,8 @@ struct Sm90MlaPrefill {
   // Fragments: s[4 g + 2 h + e] and o[4 g + 2 h + e] are row lane / 4 + 8 h of the warp's 16 rows,
   // column 8 g + lane % 4 * 2 + e.
 
-  // Issues S = Q K^T: kDimQk / 16 wgmma.
+  // Issues S = Q K^T for the first kColumns keys of a block: kDimQk / 16 wgmma.
+  template <int kColumns = kBlockKv>
   static __device__ __forceinline__ void issue_qk(float (&s)[kS], uint32_t q, uint32_t k) {
     // ptxas keeps the descriptors in uniform registers only if it sees that they are; without the
     // shuffle 50 instructions stand between the first and the second wgmma (measured: -15 %).
@@ -551,19 +570,22 @@ struct Sm90MlaPrefill {
     for (int c = 0; c < kQkChunks; ++c) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        ptx::wgmma_mma_async_ss<kBlockKv, traits.dtype>(
-            s, a + ((c * kGroupRows * kRow + j * 32) >> 4), b + ((c * kKChunk + j * 32) >> 4),
-            (c | j) != 0);
+        ptx::wgmma_mma_async_ss<kColumns, traits.dtype>(reinterpret_cast<float(&)[kColumns / 2]>(s),
+                                                        a + ((c * kGroupRows * kRow + j * 32) >> 4),
+                                                        b + ((c * kKChunk + j * 32) >> 4),
+                                                        (c | j) != 0);
       }
     }
   }
 
-  // Issues O = P V, or O += P V with `accumulate`: kBlockKv / 16 wgmma.
+  // Issues O = P V, or O += P V with `accumulate`, for the first kColumns keys of a block:
+  // kColumns / 16 wgmma.
+  template <int kColumns = kBlockKv>
   static __device__ __forceinline__ void issue_pv(float (&o)[kO], const uint32_t (&p)[kP],
                                                   uint32_t v, int accumulate) {
     const uint64_t b = ptx::wgmma_descriptor(__shfl_sync(~0u, v, 0), kKChunk);
 #pragma unroll
-    for (int j = 0; j < kBlockKv / 16; ++j) {
+    for (int j = 0; j < kColumns / 16; ++j) {
       ptx::wgmma_mma_async_rs<kDimV, traits.dtype>(o, p[4 * j], p[4 * j + 1], p[4 * j + 2],
                                                    p[4 * j + 3], b + ((j * 16 * kRow) >> 4),
                                                    j != 0 ? 1 : accumulate);
@@ -576,25 +598,37 @@ struct Sm90MlaPrefill {
     float alpha[2];  // what the step before is scaled with
   };
 
-  // S to P in place. limit[h]: columns of this lane from here on are not seen by row h.
-  template <bool kMasked, bool kFirst>
-  static __device__ __forceinline__ void softmax(float (&s)[kS], Softmax& state, float scale_log2e,
-                                                 const int (&limit)[2]) {
-    const float minus_infinity = -__int_as_float(0x7f800000);
-    if constexpr (kMasked) {
+  // Columns of a block that a thread's two rows see, counted from the thread's first one.
+  struct Visible {
+    int begin;
+    int end[2];
+  };
+
+  // Of columns [kFrom, kTo), those that are not visible become -inf.
+  template <int kFrom, int kTo, bool kBegin>
+  static __device__ __forceinline__ void mask(float (&s)[kS], const Visible& visible) {
 #pragma unroll
-      for (int g = 0; g < kBlockKv / 8; ++g) {
+    for (int g = kFrom / 8; g < kTo / 8; ++g) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (g * 8 + (i & 1) >= limit[i >> 1]) s[4 * g + i] = minus_infinity;
+      for (int i = 0; i < 4; ++i) {
+        const int column = g * 8 + (i & 1);
+        if (column >= visible.end[i >> 1] || (kBegin && column < visible.begin)) {
+          s[4 * g + i] = -__int_as_float(0x7f800000);
         }
       }
     }
+  }
+
+  // The first kColumns columns of S to P in place.
+  template <bool kFirst, int kColumns = kBlockKv>
+  static __device__ __forceinline__ void softmax(float (&s)[kS], Softmax& state,
+                                                 float scale_log2e) {
+    const float minus_infinity = -__int_as_float(0x7f800000);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float part[4] = {s[2 * h], s[2 * h + 1], s[4 + 2 * h], s[5 + 2 * h]};
 #pragma unroll
-      for (int g = 2; g < kBlockKv / 8; g += 2) {
+      for (int g = 2; g < kColumns / 8; g += 2) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           part[i] = fmaxf(part[i], s[4 * (g + i / 2) + 2 * h + i % 2]);
@@ -609,7 +643,7 @@ struct Sm90MlaPrefill {
       state.max[h] = max;
       float sum[2] = {};
 #pragma unroll
-      for (int g = 0; g < kBlockKv / 8; ++g) {
+      for (int g = 0; g < kColumns / 8; ++g) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s[4 * g + 2 * h + e];
@@ -626,10 +660,11 @@ struct Sm90MlaPrefill {
     return ptx::cvt_rn_f16x2_f32(low, high);
   }
 
-  // The accumulator fragment of S is the A fragment of P.
+  // The accumulator fragment of S is the A fragment of P. What is not computed is 0.
+  template <int kColumns = kBlockKv>
   static __device__ __forceinline__ void pack_p(const float (&s)[kS], uint32_t (&p)[kP]) {
 #pragma unroll
-    for (int i = 0; i < kP; ++i) p[i] = pack(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < kP; ++i) p[i] = i < kColumns / 4 ? pack(s[2 * i], s[2 * i + 1]) : 0;
   }
 
   static __device__ __forceinline__ void rescale(float (&o)[kO], const Softmax& state) {
@@ -779,12 +814,15 @@ struct Sm90MlaPrefill {
     }
   }
 
+  template <int kGroup>
   static __device__ __forceinline__ void consume(const Sm90PrefillParams& params,
-                                                 const Shared& smem, uint32_t group) {
+                                                 const Shared& smem) {
+    // Columns of a tile's first block that these 64 rows see.
+    constexpr int kFirstColumns = kTrimmed && kGroup == 0 ? kBlockKv - kGroupRows : kBlockKv;
     const int lane = static_cast<int>(threadIdx.x) & 31;
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32) & 3, 0);
     const bool elected = lane == 0;
-    const int warp_row = static_cast<int>(group) * kGroupRows + warp * 16;
+    const int warp_row = kGroup * kGroupRows + warp * 16;
     const int thread_row = warp_row + lane / 4;
     const float scale_log2e = fmaxf(params.call.softmax_scale * 1.44269504088896340736f, 0x1p-126f);
     float s[kS], o[kO];
@@ -798,7 +836,7 @@ struct Sm90MlaPrefill {
     const auto wait_k = [&] { ptx::mbarrier_try_wait_parity(smem.k_full(k.index), k.parity); };
     const auto wait_v = [&] { ptx::mbarrier_try_wait_parity(smem.v_full(v.index), v.parity); };
     const auto wait_q = [&] {
-      ptx::mbarrier_try_wait_parity(smem.q_full(group), q_parity);
+      ptx::mbarrier_try_wait_parity(smem.q_full(kGroup), q_parity);
       q_parity ^= 1;
     };
     const auto release_k = [&] {
@@ -810,50 +848,45 @@ struct Sm90MlaPrefill {
       v.advance();
     };
     const auto release_q = [&] {
-      if (elected) ptx::mbarrier_arrive(smem.q_empty(group));
+      if (elected) ptx::mbarrier_arrive(smem.q_empty(kGroup));
     };
-    const auto wait_turn = [&] { ptx::barrier_cta_sync(1 + static_cast<int>(group), 256); };
-    const auto pass_turn = [&] { ptx::barrier_cta_arrive(2 - static_cast<int>(group), 256); };
+    const auto wait_turn = [&] { ptx::barrier_cta_sync(1 + kGroup, 256); };
+    const auto pass_turn = [&] { ptx::barrier_cta_arrive(2 - kGroup, 256); };
     const auto next_tile = [&] {
       ptx::mbarrier_try_wait_parity(smem.tile_full(), tile_parity);
       Tile tile = read_tile(smem);
-      tile.q_first = __shfl_sync(~0u, tile.q_first, 0);
-      tile.q_len = __shfl_sync(~0u, tile.q_len, 0);
-      tile.k_first = __shfl_sync(~0u, tile.k_first, 0);
-      tile.k_len = __shfl_sync(~0u, tile.k_len, 0);
-      tile.q_begin = __shfl_sync(~0u, tile.q_begin, 0);
-      tile.head = __shfl_sync(~0u, tile.head, 0);
-      tile.last_block = __shfl_sync(~0u, tile.last_block, 0);
-      tile.num_blocks = __shfl_sync(~0u, tile.num_blocks, 0);
-      tile.first_masked = __shfl_sync(~0u, tile.first_masked, 0);
-      tile.split = __shfl_sync(~0u, tile.split, 0);
+      // The same in all lanes, and known to be: uniform registers and branches.
+      for (int* field :
+           {&tile.q_first, &tile.q_len, &tile.k_first, &tile.k_len, &tile.q_begin, &tile.head,
+            &tile.key_end, &tile.num_blocks, &tile.masked_blocks, &tile.last_masked, &tile.split}) {
+        *field = __shfl_sync(~0u, *field, 0);
+      }
       return tile;
     };
     const auto release_tile = [&] {
       if (elected) ptx::mbarrier_arrive(smem.tile_empty());
       tile_parity ^= 1;
     };
-    const auto limits = [&](const Tile& tile, int block, int(&limit)[2]) {
+    // Of the block that begins with `key`.
+    const auto visible = [&](const Tile& tile, int key) {
+      const int first = key + (lane & 3) * 2;
+      Visible result;
+      result.begin = -first;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        int end = tile.k_len;
-        if constexpr (kCausal) {
-          const int visible = tile.first_end() + thread_row + 8 * h;
-          end = visible < end ? visible : end;
-        }
-        limit[h] = end - block * kBlockKv - (lane & 3) * 2;
+        result.end[h] = tile.first_end() + (kCausal ? thread_row + 8 * h : 0) - first;
       }
+      return result;
     };
-    int unlimited[2] = {};
 
-    if (group == 1) ptx::barrier_cta_arrive(1, 256);
+    if (kGroup == 1) ptx::barrier_cta_arrive(1, 256);
     Tile tile = next_tile();
     release_tile();
     if (tile.num_blocks == 0) return;
     wait_q();
     wait_k();
     ptx::wgmma_fence();
-    issue_qk(s, smem.q(group), smem.k(k.index));
+    issue_qk<kFirstColumns>(s, smem.q(kGroup), smem.k(k.index));
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     release_k();
@@ -862,55 +895,66 @@ struct Sm90MlaPrefill {
     int accumulate = 0;  // whether O holds anything
     while (true) {
       // S of the first block is there.
-      int block = tile.last_block;
+      int key = tile.key_end - kBlockKv;
       int left = tile.num_blocks - 1;
       accumulate = 0;
-      if (tile.masked(block)) {
-        int limit[2];
-        limits(tile, block, limit);
-        softmax<true, true>(s, state, scale_log2e, limit);
-      } else {
-        softmax<false, true>(s, state, scale_log2e, unlimited);
+      if constexpr (kTrimmed) {
+        if (kGroup == 0) {
+          mask<0, kFirstColumns, false>(s, visible(tile, key));
+        } else {
+          // Rows 64 and on see all but the last 64 keys of a block that ends where the tile does.
+          constexpr int kSeen = kBlockKv - kGroupRows;
+          if (tile.first_end() - 1 + kBlockQ < tile.key_end)
+            mask<0, kSeen, false>(s, visible(tile, key));
+          mask<kSeen, kBlockKv, false>(s, visible(tile, key));
+        }
+      } else if (tile.masked_blocks > 0 || (tile.last_masked && left == 0)) {
+        mask<0, kBlockKv, kCausal>(s, visible(tile, key));
       }
-      pack_p(s, p);
-      --block;
+      softmax<true, kFirstColumns>(s, state, scale_log2e);
+      pack_p<kFirstColumns>(s, p);
 
-      const auto step = [&](const auto& to_p) {
+      // One more block: kPvColumns are those of the block before that have a P.
+      const auto step = [&]<int kPvColumns, bool kMasked>() {
         const bool ordered = tile.num_blocks - 1 - left < policy.ordered_steps;
+        key -= kBlockKv;
         wait_k();
         if (ordered) wait_turn();
         ptx::wgmma_fence();
-        issue_qk(s, smem.q(group), smem.k(k.index));
+        issue_qk(s, smem.q(kGroup), smem.k(k.index));
         ptx::wgmma_commit_group();
         wait_v();
         ptx::wgmma_fence();
-        issue_pv(o, p, smem.v(v.index), accumulate);
+        issue_pv<kPvColumns>(o, p, smem.v(v.index), accumulate);
         ptx::wgmma_commit_group();
         if (ordered) pass_turn();
         accumulate = 1;
         ptx::wgmma_wait_group<1>();
         release_k();
         if (left == 1) release_q();
-        to_p();
+        if constexpr (kMasked) mask<0, kBlockKv, kCausal>(s, visible(tile, key));
+        softmax<false>(s, state, scale_log2e);
         ptx::wgmma_wait_group<0>();
         release_v();
         pack_p(s, p);
         rescale(o, state);
-        --block;
         --left;
       };
-      // Two loops: with a branch in one, ptxas moves the exponentials before the wait for O.
-#pragma unroll 1
-      while (left > 0 && tile.masked(block)) {
-        step([&] {
-          int limit[2];
-          limits(tile, block, limit);
-          softmax<true, false>(s, state, scale_log2e, limit);
-        });
+      // Loops of their own: with a branch in one, ptxas moves the exponentials before the wait for
+      // O.
+      if constexpr (kTrimmed && kGroup == 0) {
+        if constexpr (kDiagonal > 1) {
+          if (left > 0) step.template operator()<kFirstColumns, true>();
+        } else {
+          if (left > tile.last_masked) step.template operator()<kFirstColumns, false>();
+        }
+      } else if constexpr (kCausal && !kTrimmed && kDiagonal > 1) {
+        if (left > 0 && tile.masked_blocks > 1) step.template operator()<kBlockKv, true>();
       }
 #pragma unroll 1
-      while (left > 0) {
-        step([&] { softmax<false, false>(s, state, scale_log2e, unlimited); });
+      while (left > tile.last_masked) step.template operator()<kBlockKv, false>();
+      if constexpr (kCausal) {
+        if (left > 0) step.template operator()<kBlockKv, true>();
       }
 
       const Tile next = next_tile();
@@ -934,7 +978,7 @@ struct Sm90MlaPrefill {
       wait_q();
       wait_k();
       ptx::wgmma_fence();
-      issue_qk(s, smem.q(group), smem.k(k.index));
+      issue_qk<kFirstColumns>(s, smem.q(kGroup), smem.k(k.index));
       ptx::wgmma_commit_group();
       pass_turn();
       ptx::wgmma_wait_group<1>();
@@ -991,7 +1035,11 @@ struct Sm90MlaPrefill {
       }
     } else {
       ptx::setmaxnreg_inc<policy.consumer_registers>();
-      consume(params, smem, static_cast<uint32_t>(warpgroup - 1));
+      if (warpgroup == 1) {
+        consume<0>(params, smem);
+      } else {
+        consume<1>(params, smem);
+      }
     }
   }
 };

@@ -8,8 +8,8 @@ import pathlib
 import sys
 
 FILE = pathlib.Path(__file__).resolve().parents[1] / "kernels/ptx/wgmma_mma_async.cuh"
-SHARED_A = (80, 96, 128)  # N of the products of Q and K: the keys of a step
-REGISTER_A = (128, 256)  # N of the products of P and V: the columns of V
+SHARED_A = (16, 32, 64, 80, 96, 128)  # N of Q K^T: the keys of a step, or of part of one
+REGISTER_A = (128, 256)  # N of P V: the columns of V
 
 HEAD = """\
 // SPDX-License-Identifier: Apache-2.0

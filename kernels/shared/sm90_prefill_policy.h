@@ -11,6 +11,7 @@ struct Sm90PrefillPolicy {
   int32_t producer_registers = 56;   // of a thread of the producer warpgroup
   int32_t consumer_registers = 224;  // of a thread of the two consumer warpgroups
   int32_t ordered_steps = 3;         // steps of a tile in which the warpgroups take turns
+  bool trimmed_diagonal = true;      // the first 64 rows of a tile leave out what they do not see
   bool staged_output = true;         // 16-bit rows of out pass through shared memory
 };
 

@@ -64,6 +64,7 @@ void visit_fields(const Visit& visit, T&... objects) {
   visit("producer_registers", objects.producer_registers...);
   visit("consumer_registers", objects.consumer_registers...);
   visit("ordered_steps", objects.ordered_steps...);
+  visit("trimmed_diagonal", objects.trimmed_diagonal...);
   visit("staged_output", objects.staged_output...);
 }
 
