@@ -164,39 +164,86 @@ struct Sm90MlaPrefill {
 
   // --- Scheduler ---------------------------------------------------------------------------------
 
-  // Item i of a call, in this order: sequences; then, causal, sections of heads whose K and V fit
-  // L2, tiles from the last (longest) to the first, splits, heads; full, heads, splits, tiles.
-  static __device__ __forceinline__ Tile make_tile(const Sm90PrefillParams& params,
-                                                   const RowRange& q, const RowRange& k,
-                                                   int index) {
-    const int heads = params.call.num_heads;
-    const int splits = params.call.num_splits;
-    Tile tile;
-    tile.q_first = static_cast<int>(q.first);
-    tile.q_len = static_cast<int>(q.length);
-    tile.k_first = static_cast<int>(k.first);
-    tile.k_len = static_cast<int>(k.length);
-    const int tiles = (tile.q_len + kBlockQ - 1) / kBlockQ;
-    int number;
-    if constexpr (kCausal) {
-      int section = tile.k_len > 0 ? params.section_keys / tile.k_len : heads;
-      section = section < 1 ? 1 : (section < heads ? section : heads);
-      const int before = index / (section * tiles * splits) * section;  // heads
-      const int here = section < heads - before ? section : heads - before;
-      const int rest = index - before * tiles * splits;
-      const int row = rest / (here * splits);
-      number = tiles - 1 - row;
-      tile.split = (rest - row * here * splits) / here;
-      tile.head = before + (rest - row * here * splits) % here;
-    } else {
-      number = index % tiles;
-      tile.split = index / tiles % splits;
-      tile.head = index / tiles / splits;
-    }
-    tile.q_begin = number * kBlockQ;
+  // A lane's sequence of the 32 that the scheduler has before it.
+  struct Sequence {
+    int q_first, q_len, k_first, k_len;
+    int section;        // heads whose K and V of this length stay in L2 together
+    int64_t items_end;  // items of all sequences up to this one
+  };
 
-    // Key_end and blocks of the whole tile. Where its end is behind the sequence the first block is
-    // cut off there, where its begin is before the sequence the last one is: never the same block.
+  static __device__ __forceinline__ Sequence load_sequence(const Sm90PrefillParams& params,
+                                                           int sequence, int64_t items_before) {
+    const PrefillParams& call = params.call;
+    Sequence result = {};
+    if (sequence < static_cast<int>(call.batch)) {
+      const RowRange q = rows_of_sequence(call.cu_seqlens_q, sequence, call.total_q);
+      const RowRange k = rows_of_sequence(call.cu_seqlens_k, sequence, call.total_k);
+      result.q_first = static_cast<int>(q.first);
+      result.q_len = static_cast<int>(q.length);
+      result.k_first = static_cast<int>(k.first);
+      result.k_len = static_cast<int>(k.length);
+    }
+    const int section = result.k_len > 0 ? params.section_keys / result.k_len : call.num_heads;
+    result.section = section < 1 ? 1 : (section < call.num_heads ? section : call.num_heads);
+    // Sums over the lanes. 64 bits: lengths that lie may count rows again and again.
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    int64_t items = int64_t{call.num_heads} * call.num_splits * num_tiles(result.q_len);
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+      const int64_t other = __shfl_up_sync(~0u, items, d);
+      if (lane >= d) items += other;
+    }
+    result.items_end = items_before + items;
+    return result;
+  }
+
+  static __device__ __forceinline__ int num_tiles(int q_len) {
+    return (q_len + kBlockQ - 1) / kBlockQ;
+  }
+
+  // Item `index` of a sequence, in this order: causal, sections of heads, tiles from the last
+  // (longest) to the first, splits, heads; full, heads, splits, tiles.
+  static __device__ __forceinline__ Tile make_tile(const PrefillParams& call, const Sequence& from,
+                                                   int owner, int index) {
+    const auto splits = static_cast<uint32_t>(call.num_splits);
+    Tile tile = {};
+    tile.q_first = __shfl_sync(~0u, from.q_first, owner);
+    tile.q_len = __shfl_sync(~0u, from.q_len, owner);
+    tile.k_first = __shfl_sync(~0u, from.k_first, owner);
+    tile.k_len = __shfl_sync(~0u, from.k_len, owner);
+    const auto tiles = static_cast<uint32_t>(num_tiles(tile.q_len));
+    auto rest = static_cast<uint32_t>(index);
+    uint32_t number;
+    uint32_t head;
+    uint32_t split = 0;
+    if constexpr (kCausal) {
+      const auto section = static_cast<uint32_t>(__shfl_sync(~0u, from.section, owner));
+      const auto heads = static_cast<uint32_t>(call.num_heads);
+      uint32_t before = 0;  // heads of earlier sections
+      if (section < heads) {
+        before = rest / (section * tiles * splits) * section;
+        rest -= before * tiles * splits;
+      }
+      const uint32_t here = section < heads - before ? section : heads - before;
+      const uint32_t row = rest / (here * splits);
+      rest -= row * here * splits;
+      number = tiles - 1 - row;
+      if (splits > 1) split = rest / here;
+      head = before + rest - split * here;
+    } else {
+      head = rest / tiles;
+      number = rest - head * tiles;
+      if (splits > 1) {
+        split = head % splits;
+        head /= splits;
+      }
+    }
+    tile.q_begin = static_cast<int>(number) * kBlockQ;
+    tile.head = static_cast<int>(head);
+    tile.split = static_cast<int>(split);
+
+    // Where the whole tile's end is behind the sequence, the first block is cut off there; where
+    // its begin is before the sequence, the last one is: never the same block.
     int key_end;
     if constexpr (kCausal) {
       key_end = tile.first_end() - 1 + kBlockQ;
@@ -208,7 +255,7 @@ struct Sm90MlaPrefill {
     int begin = 0;
     int end = blocks;
     if (splits > 1) {
-      const int share = (blocks + splits - 1) / splits;
+      const int share = (blocks + call.num_splits - 1) / call.num_splits;
       begin = tile.split * share < blocks ? tile.split * share : blocks;
       end = begin + share < blocks ? begin + share : blocks;
     }
@@ -228,110 +275,71 @@ struct Sm90MlaPrefill {
     return tile;
   }
 
-  // A claimed scheduler gives items beyond the first of each block.
+  // Makes the scheduler's state that of this call, if it is not yet.
   static __device__ __forceinline__ void claim(const Sm90PrefillParams& params) {
     ptx::B128 seen = {0, 0};
     while (true) {
       const ptx::B128 old = ptx::atom_cas_b128(params.scheduler, seen, {0, params.nonce});
-      if (old.high == params.nonce) return;
-      if (old.low == seen.low && old.high == seen.high) return;
+      if (old.high == params.nonce || (old.low == seen.low && old.high == seen.high)) return;
       seen = old;
     }
   }
 
   static __device__ __forceinline__ void schedule(const Sm90PrefillParams& params,
                                                   const Shared& smem) {
-    constexpr int kPerLane = 4;  // sequences that a lane looks at in one step
     const int lane = static_cast<int>(threadIdx.x) & 31;
-    const PrefillParams& call = params.call;
-    const int blocks = static_cast<int>(gridDim.x);
-    const int batch = static_cast<int>(call.batch);
-    uint32_t parity = 1;
-    int item = static_cast<int>(blockIdx.x);
-    int before = 0;    // items of the sequences before `sequence`
-    int sequence = 0;  // a lane's are sequence + lane * kPerLane and following
-    bool claimed = false;
-    // The next item. Called once the slot is free: looking further ahead spoils the balance.
+    const int batch = static_cast<int>(params.call.batch);
+    const auto blocks = static_cast<int64_t>(gridDim.x);
+    const bool counts = params.scheduler != nullptr;
+    // The next number of the counter.
     const auto fetch = [&] {
-      int fetched = 0;
+      int64_t number = 0;
       if (lane == 0) {
-        if (!claimed) claim(params);
-        fetched = static_cast<int>(
+        number = static_cast<int64_t>(
             atomicAdd(reinterpret_cast<unsigned long long*>(&params.scheduler->next_item), 1ull));
       }
-      claimed = true;
-      return __shfl_sync(~0u, fetched, 0);
+      return __shfl_sync(~0u, number, 0);
     };
-    int fetched = -1;
+    uint32_t parity = 1;
+    int64_t item = blockIdx.x;
+    int64_t number = -1;       // that was fetched last
+    int64_t items_before = 0;  // of the sequences before `sequence`
+    int sequence = 0;          // of lane 0
+    Sequence window = load_sequence(params, lane, 0);
+    if (counts && lane == 0) claim(params);
     while (true) {
-      // Find the sequence of `item`.
-      int found = -1;
-      int index = 0;
-#pragma unroll 1
-      while (sequence < batch) {
-        int items[kPerLane];
-        int sum = 0;
-#pragma unroll
-        for (int i = 0; i < kPerLane; ++i) {
-          const int s = sequence + lane * kPerLane + i;
-          items[i] = 0;
-          if (s < batch) {
-            const RowRange q = rows_of_sequence(call.cu_seqlens_q, s, call.total_q);
-            items[i] = static_cast<int>((q.length + kBlockQ - 1) / kBlockQ) * call.num_heads *
-                       call.num_splits;
-          }
-          sum += items[i];
-        }
-        int inclusive = sum;
-#pragma unroll
-        for (int d = 1; d < 32; d <<= 1) {
-          const int other = __shfl_up_sync(~0u, inclusive, d);
-          if (lane >= d) inclusive += other;
-        }
-        const int total = __shfl_sync(~0u, inclusive, 31);
-        if (item < before + total) {
-          const uint32_t beyond = __ballot_sync(~0u, item < before + inclusive);
-          const int owner = __ffs(static_cast<int>(beyond)) - 1;
-          int rest = item - before - (inclusive - sum);
-          int mine = 0;
-#pragma unroll
-          for (int i = 0; i < kPerLane - 1; ++i) {
-            if (mine == i && rest >= items[i]) {
-              rest -= items[i];
-              ++mine;
-            }
-          }
-          found = sequence + owner * kPerLane + __shfl_sync(~0u, mine, owner);
-          index = __shfl_sync(~0u, rest, owner);
-          break;
-        }
-        before += total;
-        sequence += 32 * kPerLane;
+      int64_t items_end = __shfl_sync(~0u, window.items_end, 31);
+      while (item >= items_end && sequence + 32 < batch) {
+        items_before = items_end;
+        sequence += 32;
+        window = load_sequence(params, sequence + lane, items_before);
+        items_end = __shfl_sync(~0u, window.items_end, 31);
       }
-      if (found < 0) break;
-
-      const Tile tile = make_tile(params, rows_of_sequence(call.cu_seqlens_q, found, call.total_q),
-                                  rows_of_sequence(call.cu_seqlens_k, found, call.total_k), index);
+      if (item >= items_end) {
+        items_before = items_end;
+        break;
+      }
+      const int owner = __ffs(static_cast<int>(__ballot_sync(~0u, item < window.items_end))) - 1;
+      const int64_t owner_begin =
+          owner == 0 ? items_before : __shfl_sync(~0u, window.items_end, owner - 1);
+      const Tile tile = make_tile(params.call, window, owner, static_cast<int>(item - owner_begin));
       ptx::mbarrier_try_wait_parity(smem.tile_empty(), parity);
       if (lane == 0) publish(smem, tile);
       parity ^= 1;
-      if (params.scheduler == nullptr) {
-        item = 0x7fffffff;
-      } else {
-        ptx::mbarrier_try_wait_parity(smem.tile_empty(), parity);
-        fetched = fetch();
-        item = blocks + fetched;
-      }
+      if (!counts) break;
+      // Only once the slot is free: looking further ahead spoils the balance between the blocks.
+      ptx::mbarrier_try_wait_parity(smem.tile_empty(), parity);
+      number = fetch();
+      item = blocks + number;
     }
-    // Every block fetches until it finds no item, at least once; so the last number given out is
-    // known, and who has it releases the scheduler.
-    if (params.scheduler != nullptr && fetched < 0) fetched = fetch();
+    // Every block fetches until it finds no item, at least once; so the last number is known, and
+    // who has it releases the state.
+    if (counts && number < 0) number = fetch();
     ptx::mbarrier_try_wait_parity(smem.tile_empty(), parity);
     if (lane == 0) {
       publish(smem, Tile{});
-      if (params.scheduler != nullptr && fetched == (before > blocks ? before : blocks) - 1) {
-        params.scheduler->nonce = 0;
-      }
+      const int64_t items = items_before;
+      if (counts && number == (items > blocks ? items : blocks) - 1) params.scheduler->nonce = 0;
     }
   }
 
@@ -346,60 +354,63 @@ struct Sm90MlaPrefill {
 
   // --- Producers ---------------------------------------------------------------------------------
 
+  // K of a block, then V of the block before it, as the consumers take them; the first K of a tile
+  // goes before the last V of the tile before, whose stage becomes free later.
   static __device__ __forceinline__ void load_k_v(const Sm90PrefillParams& params,
                                                   const Shared& smem) {
+    struct Box {
+      int row, head, wrap, token;
+      bool searched;
+    };
     Stage k(1), v(1);
     uint32_t tile_parity = 0;
+    Box last_v = {};  // not loaded yet
+    bool has_last_v = false;
+    const auto load_last_v = [&] {
+      const uint32_t full = last_v.searched ? smem.v_loaded(v.index) : smem.v_full(v.index);
+      ptx::mbarrier_try_wait_parity(smem.v_empty(v.index), v.parity);
+      ptx::mbarrier_arrive_expect_tx(full, kVBytes);
+#pragma unroll
+      for (int c = 0; c < kVChunks; ++c) {
+        ptx::cp_async_bulk_tensor_5d(smem.v(v.index) + c * kKChunk, &params.v, c * 64, last_v.row,
+                                     last_v.head, last_v.wrap, last_v.token, full);
+      }
+      v.advance();
+    };
 #pragma unroll 1
     while (true) {
       const Tile tile = take_tile(smem, tile_parity);
-      if (tile.num_blocks == 0) return;
-      int key = tile.key_end - kBlockKv;  // first one of the next K tile
+      if (tile.num_blocks == 0) break;
       const int nope_head = params.per_head.k_nope ? tile.head : 0;
       const int pe_head = params.per_head.k_pe ? tile.head : 0;
-      const int v_head = params.per_head.v ? tile.head : 0;
-      // Coordinates of a block: cut off behind the sequence, or before it.
-      const auto row_of = [&](int first) {
-        return first < 0 ? first : first + kRaggedRows - tile.k_len;
-      };
-      const auto wrap_of = [&](int first) { return first < 0 ? 0 : kRaggedRows; };
-      const auto token_of = [&](int first) {
-        return first < 0 ? tile.k_first : tile.k_first + tile.k_len;
-      };
-      // Step i loads K of block i and V of block i - 1, as the consumers take them.
+      int key = tile.key_end - kBlockKv;  // first one of the block
 #pragma unroll 1
-      for (int step = 0; step <= tile.num_blocks; ++step) {
-        if (step < tile.num_blocks) {
-          const uint32_t full = smem.k_full(k.index);
-          ptx::mbarrier_try_wait_parity(smem.k_empty(k.index), k.parity);
-          ptx::mbarrier_arrive_expect_tx(full, kKBytes);
+      for (int i = 0; i < tile.num_blocks; ++i) {
+        // Cut off behind the sequence, or before it.
+        const Box box = key < 0 ? Box{key, 0, 0, tile.k_first, false}
+                                : Box{key + kRaggedRows - tile.k_len, 0, kRaggedRows,
+                                      tile.k_first + tile.k_len, false};
+        const uint32_t full = smem.k_full(k.index);
+        ptx::mbarrier_try_wait_parity(smem.k_empty(k.index), k.parity);
+        ptx::mbarrier_arrive_expect_tx(full, kKBytes);
 #pragma unroll
-          for (int c = 0; c < kQkChunks; ++c) {
-            const bool nope = c < kNopeChunks;
-            ptx::cp_async_bulk_tensor_5d(
-                smem.k(k.index) + c * kKChunk, nope ? &params.k_nope : &params.k_pe,
-                (nope ? c : c - kNopeChunks) * 64, row_of(key), nope ? nope_head : pe_head,
-                wrap_of(key), token_of(key), full);
-          }
-          k.advance();
+        for (int c = 0; c < kQkChunks; ++c) {
+          const bool nope = c < kNopeChunks;
+          ptx::cp_async_bulk_tensor_5d(smem.k(k.index) + c * kKChunk,
+                                       nope ? &params.k_nope : &params.k_pe,
+                                       (nope ? c : c - kNopeChunks) * 64, box.row,
+                                       nope ? nope_head : pe_head, box.wrap, box.token, full);
         }
-        if (step > 0) {
-          const bool search = kCausal && step <= tile.masked_blocks;
-          const int before = key + kBlockKv;
-          const uint32_t full = search ? smem.v_loaded(v.index) : smem.v_full(v.index);
-          ptx::mbarrier_try_wait_parity(smem.v_empty(v.index), v.parity);
-          ptx::mbarrier_arrive_expect_tx(full, kVBytes);
-#pragma unroll
-          for (int c = 0; c < kVChunks; ++c) {
-            ptx::cp_async_bulk_tensor_5d(smem.v(v.index) + c * kKChunk, &params.v, c * 64,
-                                         row_of(before), v_head, wrap_of(before), token_of(before),
-                                         full);
-          }
-          v.advance();
-        }
+        k.advance();
+        if (has_last_v) load_last_v();
+        has_last_v = true;
+        last_v = box;
+        last_v.head = params.per_head.v ? tile.head : 0;
+        last_v.searched = kCausal && i < tile.masked_blocks;
         key -= kBlockKv;
       }
     }
+    if (has_last_v) load_last_v();
   }
 
   static __device__ __forceinline__ void load_q(const Sm90PrefillParams& params,
@@ -497,7 +508,7 @@ struct Sm90MlaPrefill {
   // Every 32nd 16-byte unit from `address` on: 0 * x summed up is 0 unless some x is not finite.
   static __device__ __forceinline__ bool search_tile(uint32_t address) {
     uint32_t sums[4] = {};
-#pragma unroll 4
+#pragma unroll(policy.producer_registers >= 56 ? 8 : 2)
     for (uint32_t offset = 0; offset < kVBytes; offset += 512) {
       uint32_t words[4];
       ptx::ld_shared_v4(words, address + offset);
@@ -916,10 +927,9 @@ struct Sm90MlaPrefill {
 
       // One more block: kPvColumns are those of the block before that have a P.
       const auto step = [&]<int kPvColumns, bool kMasked>() {
-        const bool ordered = tile.num_blocks - 1 - left < policy.ordered_steps;
         key -= kBlockKv;
         wait_k();
-        if (ordered) wait_turn();
+        wait_turn();
         ptx::wgmma_fence();
         issue_qk(s, smem.q(kGroup), smem.k(k.index));
         ptx::wgmma_commit_group();
@@ -927,7 +937,7 @@ struct Sm90MlaPrefill {
         ptx::wgmma_fence();
         issue_pv<kPvColumns>(o, p, smem.v(v.index), accumulate);
         ptx::wgmma_commit_group();
-        if (ordered) pass_turn();
+        pass_turn();
         accumulate = 1;
         ptx::wgmma_wait_group<1>();
         release_k();
