@@ -183,8 +183,12 @@ struct Sm90MlaPrefill {
       result.k_first = static_cast<int>(k.first);
       result.k_len = static_cast<int>(k.length);
     }
-    const int section = result.k_len > 0 ? params.section_keys / result.k_len : call.num_heads;
-    result.section = section < 1 ? 1 : (section < call.num_heads ? section : call.num_heads);
+    // As many heads as fit, divided so that no section is much smaller: a last one of one head
+    // would leave most blocks without work (measured at 16,384 keys: -6 %).
+    int section = result.k_len > 0 ? params.section_keys / result.k_len : call.num_heads;
+    section = section < 1 ? 1 : (section < call.num_heads ? section : call.num_heads);
+    const int sections = (call.num_heads + section - 1) / section;
+    result.section = (call.num_heads + sections - 1) / sections;
     // Sums over the lanes. 64 bits: lengths that lie may count rows again and again.
     const int lane = static_cast<int>(threadIdx.x) & 31;
     int64_t items = int64_t{call.num_heads} * call.num_splits * num_tiles(result.q_len);
@@ -604,7 +608,7 @@ struct Sm90MlaPrefill {
   }
 
   struct Softmax {
-    float max[2];    // of the row so far, over all four lanes that share it
+    float max[2];    // of the row so far, times scale_log2e, over all four lanes that share it
     float sum[2];    // of this lane's columns
     float alpha[2];  // what the step before is scaled with
   };
@@ -646,11 +650,13 @@ struct Sm90MlaPrefill {
         }
       }
       float max = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
-      if constexpr (!kFirst) max = fmaxf(max, state.max[h]);
       max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
       max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
-      const float reference = (max == minus_infinity ? 0.0f : max) * scale_log2e;
-      state.alpha[h] = kFirst ? 1.0f : ptx::ex2_approx_ftz(state.max[h] * scale_log2e - reference);
+      max *= scale_log2e;
+      if constexpr (!kFirst) max = fmaxf(max, state.max[h]);
+      const float reference = max == minus_infinity ? 0.0f : max;
+      // Exactly 1 where the maximum stays.
+      state.alpha[h] = kFirst ? 1.0f : ptx::ex2_approx_ftz(state.max[h] - reference);
       state.max[h] = max;
       float sum[2] = {};
 #pragma unroll
@@ -698,9 +704,9 @@ struct Sm90MlaPrefill {
       inverse[h] = sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz(sum);
       const int row = tile.q_begin + warp_row + lane / 4 + 8 * h;
       if (traits.return_lse && (lane & 3) == 0 && row < tile.q_len) {
-        const float lse = sum == 0.0f ? -__int_as_float(0x7f800000)
-                                      : state.max[h] * call.softmax_scale +
-                                            ptx::lg2_approx_ftz(sum) * 0.69314718055994530942f;
+        const float lse = sum == 0.0f
+                              ? -__int_as_float(0x7f800000)
+                              : (state.max[h] + ptx::lg2_approx_ftz(sum)) * 0.69314718055994530942f;
         static_cast<float*>(
             call.lse.data)[(int64_t{tile.q_first} + row) * call.lse.stride_token +
                            tile.head * call.lse.stride_head + tile.split * call.lse_stride_split] =

@@ -9,8 +9,8 @@ Sm90PrefillPolicy sm90_policy(const PrefillTraits& traits) {
   const int32_t qk = traits.dims.nope + traits.dims.rope;
   if (traits.dims.v > 128) {
     return {.block_kv = 80,
-            .producer_registers = 24,
-            .consumer_registers = 240,
+            .producer_registers = 40,
+            .consumer_registers = 232,
             .ordered_steps = 3,
             .trimmed_diagonal = true,
             .staged_output = false};
