@@ -98,7 +98,9 @@ struct PlanOptions {
   Dtype dtype = Dtype::kBf16;
   std::vector<std::string> archs = {};  ///< "sm_80", "sm_90a", ...
   bool e4m3_output = false;             ///< also the forms with e4m3 output
-  bool all = false;                     ///< also full attention without LSE, which no layer calls
+  /// Also what no layer calls: full attention without LSE, and the portable kernel where another is
+  /// preferred.
+  bool all = false;
 };
 
 /// Where a warmed kernel came from.

@@ -26,6 +26,11 @@ std::vector<KernelKey> keys_for(const PlanOptions& options, const Arch& arch) {
         {.dim_v = options.dims.v, .dtype = dtype, .out_dtype = out_dtype, .return_lse = lse},
         arch));
   };
+  // The portable kernel is a choice where another is preferred.
+  const auto prefill = [&](const PrefillTraits& call) {
+    keys.push_back(prefill_key(call, arch));
+    if (options.all) keys.push_back(prefill_key(PrefillKernel::kSm80, call, arch));
+  };
   std::vector<Dtype> out_dtypes = {options.dtype};
   if (options.e4m3_output) out_dtypes.push_back(Dtype::kE4m3);
   for (const Dtype out_dtype : out_dtypes) {
@@ -34,7 +39,7 @@ std::vector<KernelKey> keys_for(const PlanOptions& options, const Arch& arch) {
                                         traits(MaskKind::kFull, true, out_dtype)};
     if (options.all) calls.push_back(traits(MaskKind::kFull, false, out_dtype));
     for (const PrefillTraits& call : calls) {
-      keys.push_back(prefill_key(call, arch));
+      prefill(call);
       keys.push_back(combine_key(call, arch));
     }
     for (const Dtype state : {Dtype::kFp32, options.dtype}) {
@@ -44,7 +49,7 @@ std::vector<KernelKey> keys_for(const PlanOptions& options, const Arch& arch) {
   }
   for (const MaskKind mask : {MaskKind::kCausal, MaskKind::kFull}) {
     const PrefillTraits partial = partial_traits(traits(mask, true, Dtype::kFp32));
-    keys.push_back(prefill_key(partial, arch));
+    prefill(partial);
     keys.push_back(combine_key(partial, arch));
   }
   merge(Dtype::kFp32, Dtype::kFp32, true);

@@ -272,7 +272,8 @@ TEST(CApi, ExplainsIntoABufferAndTellsItsSize) {
   ASSERT_EQ(flashprime_explain(&problem, &options, text.data(), text.size(), nullptr, &supported),
             FLASHPRIME_OK);
   EXPECT_EQ(supported, 0);
-  EXPECT_THAT(text, AllOf(StartsWith("unsupported\n  sm80_mla_prefill: "),
+  EXPECT_THAT(text, AllOf(StartsWith("unsupported\n  sm90_mla_prefill: "),
+                          HasSubstr("\n  sm80_mla_prefill: "),
                           HasSubstr("cpu_fast: device: got cuda:99, wanted cpu")));
 }
 

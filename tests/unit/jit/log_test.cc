@@ -124,7 +124,7 @@ TEST(Log, HasALineForEachKernelThatIsCompiledAndEachEvent) {
   });
   EXPECT_THAT(text, HasSubstr("info opened: kernel cache " + dir / "cache"));
   EXPECT_THAT(text, HasSubstr("info compiler: "));
-  EXPECT_THAT(text, HasSubstr("info compiled: sm80_mla_prefill{"));
+  EXPECT_THAT(text, HasSubstr("info compiled: sm90_mla_prefill{"));
   EXPECT_THAT(text, HasSubstr(" 42 registers, spills 4/12 bytes"));
   // Nothing to compile: nothing to say, unless every look is asked for.
   EXPECT_THAT(log_of(warm), Not(HasSubstr("compiled")));

@@ -214,7 +214,7 @@ TEST(KernelKeysOf, TheSplitsOfACallAreFp32StatesThatAreJoinedIntoItsOutput) {
   problem.out_dtype = Dtype::kE4m3;
   const std::vector<KernelKey> keys = call_keys(problem, kHopper);
   ASSERT_EQ(keys.size(), 3u);
-  const PrefillTraits partial = std::get<Sm80MlaPrefillKernel>(keys[1].kernel).traits;
+  const PrefillTraits partial = std::get<Sm90MlaPrefillKernel>(keys[1].kernel).traits;
   EXPECT_EQ(partial.out_dtype, Dtype::kFp32);
   EXPECT_TRUE(partial.return_lse);
   EXPECT_EQ(partial.mask, MaskKind::kCausal);
@@ -228,13 +228,42 @@ TEST(KernelKeysOf, ALayerAlsoRunsFullAttentionOverContextAndTheMerges) {
   PrefillProblem problem = causal_problem();
   problem.batch_invariant = true;
   EXPECT_EQ(names_of(layer_keys(problem, kHopper)),
-            (std::multiset<std::string>{"merge_states", "merge_states", "sm80_mla_prefill",
-                                        "sm80_mla_prefill", "sm80_mla_prefill"}));
+            (std::multiset<std::string>{"merge_states", "merge_states", "sm90_mla_prefill",
+                                        "sm90_mla_prefill", "sm90_mla_prefill"}));
   // An fp32 output is a state itself.
   problem.out_dtype = Dtype::kFp32;
   problem.return_lse = true;
   EXPECT_EQ(names_of(layer_keys(problem, kHopper)),
-            (std::multiset<std::string>{"merge_states", "sm80_mla_prefill", "sm80_mla_prefill"}));
+            (std::multiset<std::string>{"merge_states", "sm90_mla_prefill", "sm90_mla_prefill"}));
+}
+
+TEST(KernelKeysOf, TheHopperKernelIsTakenOnItsArchitectureForWhatItComputes) {
+  const auto taken = [](const PrefillProblem& problem, const char* arch) {
+    return std::string(prefill_key(make_traits(problem), *parse_arch(arch)).name());
+  };
+  PrefillProblem problem = causal_problem();
+  EXPECT_EQ(taken(problem, "sm_90a"), "sm90_mla_prefill");
+  // Its instructions are in no cubin for plain sm_90, nor on any other architecture.
+  for (const char* arch : {"sm_90", "sm_89", "sm_100a", "sm_120a"}) {
+    EXPECT_EQ(taken(problem, arch), "sm80_mla_prefill") << arch;
+  }
+  problem.mask = {MaskKind::kWindow, 100, 0};
+  EXPECT_EQ(taken(problem, "sm_90a"), "sm80_mla_prefill");
+  problem = causal_problem();
+  problem.dims = {64, 64, 64};
+  EXPECT_EQ(taken(problem, "sm_90a"), "sm80_mla_prefill");
+}
+
+TEST(KernelKeysOf, ThePortableKernelIsWarmedBesideAnotherOnlyIfAllAreWanted) {
+  const auto portable = [](bool all) {
+    const auto keys =
+        enumerate_kernels({.dims = {128, 64, 128}, .archs = {"sm_90a"}, .all = all})->keys;
+    return std::count_if(keys.begin(), keys.end(),
+                         [](const KernelKey& key) { return key.name() == "sm80_mla_prefill"; });
+  };
+  EXPECT_EQ(portable(false), 0);
+  // Causal and full, with and without LSE, and the fp32 states of both.
+  EXPECT_EQ(portable(true), 6);
 }
 
 TEST(KernelKeysOf, RunTimeValuesChangeNoKernel) {

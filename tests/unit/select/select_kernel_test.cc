@@ -17,15 +17,19 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr size_t kSm80 = 0;  // places in the list
-constexpr size_t kFast = 1;
-constexpr size_t kReference = 2;
+constexpr size_t kSm90 = 0;  // places in the list
+constexpr size_t kSm80 = 1;
+constexpr size_t kFast = 2;
+constexpr size_t kReference = 3;
 
 // Explanations of this file are those of a CPU unless they say otherwise.
 constexpr Device kCpuDevice{DeviceKind::kCpu, 0};
 
 TEST(ListKernels, NamesThemInOrderOfPreferenceGpuFirst) {
-  ASSERT_EQ(list_kernels().size(), 3u);
+  ASSERT_EQ(list_kernels().size(), 4u);
+  EXPECT_EQ(list_kernels()[kSm90].name, "sm90_mla_prefill");
+  EXPECT_EQ(list_kernels()[kSm90].device, DeviceKind::kCuda);
+  EXPECT_EQ(list_kernels()[kSm90].masks, "full, causal");
   EXPECT_EQ(list_kernels()[kSm80].name, "sm80_mla_prefill");
   EXPECT_EQ(list_kernels()[kSm80].device, DeviceKind::kCuda);
   EXPECT_EQ(list_kernels()[kSm80].dtypes, "bf16, fp16");
@@ -40,14 +44,16 @@ TEST(ListKernels, NamesThemInOrderOfPreferenceGpuFirst) {
 TEST(Explain, TakesTheFirstKernelThatCan) {
   const Explanation explanation = explain({}, {.device = kCpuDevice, .num_threads = 3});
   EXPECT_TRUE(explanation.supported);
-  ASSERT_EQ(explanation.verdicts.size(), 3u);
+  ASSERT_EQ(explanation.verdicts.size(), 4u);
   EXPECT_TRUE(explanation.verdicts[kReference].supported);
   if (*cpu::fast_isa_target() == '\0') GTEST_SKIP() << "no SIMD target on this processor";
   EXPECT_EQ(explanation.kernel, "cpu_fast");
   EXPECT_THAT(explanation.detail, StartsWith(cpu::fast_isa_target()));
   EXPECT_THAT(explanation.detail, HasSubstr("3 threads"));
   EXPECT_THAT(explanation.verdicts[kFast].reasons, IsEmpty());
-  EXPECT_THAT(explanation.verdicts[kSm80].reasons, ElementsAre("device: got cpu, wanted cuda"));
+  for (const size_t kernel : {kSm90, kSm80}) {
+    EXPECT_THAT(explanation.verdicts[kernel].reasons, ElementsAre("device: got cpu, wanted cuda"));
+  }
 }
 
 TEST(Explain, SaysWhyAKernelWasPassedOver) {
@@ -83,11 +89,44 @@ TEST(Explain, GivesEveryReasonInTheOrderDeviceDtypeDimsRest) {
   EXPECT_THAT(explanation.verdicts[kReference].reasons,
               ElementsAre(StartsWith("device: got cuda:99"), StartsWith("num_splits: got 400")));
   // Without a driver the reason is that; with one there is no hundredth device.
-  EXPECT_THAT(explanation.verdicts[kSm80].reasons,
-              ElementsAre(StartsWith("out_dtype: got fp64"),
-                          AnyOf(StartsWith("driver: "), StartsWith("device: ")),
-                          StartsWith("dims: got nope 100, rope 60, v 128"),
-                          StartsWith("num_splits: got 400"), StartsWith("kernel: ")));
+  for (const size_t kernel : {kSm90, kSm80}) {
+    EXPECT_THAT(explanation.verdicts[kernel].reasons,
+                ElementsAre(StartsWith("out_dtype: got fp64"),
+                            AnyOf(StartsWith("driver: "), StartsWith("device: ")),
+                            StartsWith("dims: got nope 100, rope 60, v 128"),
+                            StartsWith("num_splits: got 400"), StartsWith("kernel: ")));
+  }
+}
+
+TEST(Explain, SaysWhatTheHopperKernelLeavesToThePortableOne) {
+  const auto reasons = [](const HeadDims& dims, const Mask& mask, size_t kernel) {
+    PrefillProblem problem;
+    problem.dims = dims;
+    problem.mask = mask;
+    std::vector<std::string> found =
+        explain(problem, {.device = {DeviceKind::kCuda, 99}}).verdicts[kernel].reasons;
+    // Which device is there is another matter.
+    std::erase_if(found, [](const std::string& reason) {
+      return reason.starts_with("driver: ") || reason.starts_with("device: ");
+    });
+    return found;
+  };
+  const Mask causal{MaskKind::kCausal, -1, -1};
+  const Mask window{MaskKind::kWindow, 128, 0};
+  for (const HeadDims& dims :
+       {HeadDims{128, 64, 128}, HeadDims{192, 64, 256}, HeadDims{64, 64, 128},
+        HeadDims{128, 0, 128}, HeadDims{192, 64, 128}}) {
+    EXPECT_THAT(reasons(dims, causal, kSm90), IsEmpty());
+  }
+  EXPECT_THAT(reasons({128, 64, 128}, window, kSm90),
+              ElementsAre("mask: got window, wanted one of full, causal"));
+  EXPECT_THAT(reasons({128, 64, 128}, window, kSm80), IsEmpty());
+  for (const HeadDims& dims : {HeadDims{64, 64, 64}, HeadDims{96, 32, 128}, HeadDims{32, 96, 128},
+                               HeadDims{128, 64, 256}, HeadDims{64, 0, 128}}) {
+    EXPECT_THAT(reasons(dims, causal, kSm90),
+                ElementsAre(HasSubstr("wanted multiples of 64 with (nope + rope, v) one of")));
+    EXPECT_THAT(reasons(dims, causal, kSm80), IsEmpty());
+  }
 }
 
 TEST(Explain, GivesEveryDefectOfAProblemThatTheOperatorDoesNotDefine) {
