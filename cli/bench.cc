@@ -529,15 +529,7 @@ void add_bench(CLI::App& root, Session& session) {
   app->add_option("--python", options->python, "Of --vs: a Python that has torch (default python3)")
       ->type_name("FILE")
       ->needs(versus);
-  app->add_option_function<std::string>(
-         "--max-memory",
-         [options](const std::string& text) {
-           const StatusOr<int64_t> bytes = parse_bytes(text);
-           if (!bytes.ok()) throw CLI::ValidationError("--max-memory", bytes.status().message());
-           options->max_memory = *bytes;
-         },
-         "Of the tensors of a batch (default 16G)")
-      ->type_name("BYTES[K|M|G|T]");
+  add_bytes(*app, "--max-memory", &options->max_memory, "Of the tensors of a batch (default 16G)");
   app->add_flag("--batch-invariant", options->common.batch_invariant, "Forbid splitting keys");
   add_seed_option(*app, options->common);
   add_device_options(*app, options->common);

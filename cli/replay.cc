@@ -428,15 +428,8 @@ void add_replay(CLI::App& root, Session& session) {
   add_decimal(*app, "--time-limit", &options->time_limit, 0.001, 1e9,
               "Stop after that many seconds")
       ->type_name("S");
-  app->add_option_function<std::string>(
-         "--max-memory",
-         [options](const std::string& text) {
-           const StatusOr<int64_t> bytes = parse_bytes(text);
-           if (!bytes.ok()) throw CLI::ValidationError("--max-memory", bytes.status().message());
-           options->max_memory = *bytes;
-         },
-         "Most memory for the tensors of a step (default 16G)")
-      ->type_name("BYTES[K|M|G|T]");
+  add_bytes(*app, "--max-memory", &options->max_memory,
+            "Most memory for the tensors of a step (default 16G)");
   app->add_option("--plot", options->plot,
                   "Draw a histogram of the steps' latency and a timeline of the steps; .png needs "
                   "python3 with matplotlib, .svg nothing")

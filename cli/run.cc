@@ -460,8 +460,7 @@ void add_run(CLI::App& root, Session& session) {
               "is 1 (default 0)");
   add_integer(*app, "--seed", &o->common.seed, 0, INT64_MAX,
               "Draws the rows that --verify checks (default 0)");
-  add_parsed(*app, "--max-memory", "BYTES[K|M|G|T]", parse_bytes, &o->max_memory,
-             "Most memory for tensors (default 16G)");
+  add_bytes(*app, "--max-memory", &o->max_memory, "Most memory for tensors (default 16G)");
   app->add_option("--kernel", o->kernel, "Kernel that must run it (default: the selector's choice)")
       ->type_name("NAME");
   add_device_options(*app, o->common);

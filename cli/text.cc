@@ -112,6 +112,20 @@ CLI::Option* add_decimal(CLI::App& app, const std::string& name, double* target,
       ->type_name("X");
 }
 
+CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t* target,
+                       const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [=](const std::string& text) {
+            const StatusOr<int64_t> value = parse_bytes(text);
+            if (!value.ok()) throw CLI::ValidationError(name, value.status().message());
+            *target = *value;
+          },
+          description)
+      ->type_name("BYTES[K|M|G|T]");
+}
+
 std::string with_commas(int64_t value) {
   const std::string digits = std::to_string(value);
   std::string text;

@@ -25,11 +25,13 @@ StatusOr<double> parse_decimal(std::string_view text, double min, double max);
 // "1000000", "512M", "16G": powers of 1024.
 StatusOr<int64_t> parse_bytes(std::string_view text);
 
-// Options that take exactly what the two functions above take.
+// Options that take exactly what the three functions above take.
 CLI::Option* add_integer(CLI::App& app, const std::string& name, int64_t* target, int64_t min,
                          int64_t max, const std::string& description);
 CLI::Option* add_decimal(CLI::App& app, const std::string& name, double* target, double min,
                          double max, const std::string& description);
+CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t* target,
+                       const std::string& description);
 
 // 1234567 -> "1,234,567"
 std::string with_commas(int64_t value);

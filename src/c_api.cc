@@ -87,7 +87,7 @@ constexpr size_t kMergeArgsV1 = 24 + 7 * 88;
 constexpr size_t kPlanOptionsV1 = 40;
 constexpr size_t kChunkV1 = 72;
 constexpr size_t kWorkspaceRuleV1 = 48;
-constexpr size_t kKeyValuesV1 = 8 + 4 * 88;
+constexpr size_t kKeyValuesV1 = 8 + 5 * 88;
 constexpr size_t kModelV1 = 64;
 constexpr size_t kRandomSpecV1 = 32;
 static_assert(sizeof(flashprime_options) == kOptionsV1);
@@ -112,7 +112,7 @@ static_assert(offsetof(flashprime_merge_args, output_scale) == 24 + 6 * 88);
 static_assert(offsetof(flashprime_plan_options, dcp_size) == 32);
 static_assert(offsetof(flashprime_chunk, has_empty_slice) == 64);
 static_assert(offsetof(flashprime_workspace_rule, dcp_size) == 40);
-static_assert(offsetof(flashprime_key_values, v) == 8 + 3 * 88);
+static_assert(offsetof(flashprime_key_values, cu_seqlens_k) == 8 + 4 * 88);
 static_assert(offsetof(flashprime_model, scale_factor) == 56);
 static_assert(offsetof(flashprime_random_spec, scale) == 28);
 
@@ -306,7 +306,9 @@ ContextSource to_source(const flashprime_plan* plan, flashprime_context_source s
     FLASHPRIME_RETURN_IF_ERROR(check_dtype("k_nope", views.k_nope));
     FLASHPRIME_RETURN_IF_ERROR(check_dtype("k_pe", views.k_pe));
     FLASHPRIME_RETURN_IF_ERROR(check_dtype("v", views.v));
-    return KeyValueViews{input(views.k), input(views.k_nope), input(views.k_pe), input(views.v)};
+    FLASHPRIME_RETURN_IF_ERROR(check_dtype("cu_seqlens_k", views.cu_seqlens_k));
+    return KeyValueViews{input(views.k), input(views.k_nope), input(views.k_pe), input(views.v),
+                         input(views.cu_seqlens_k)};
   };
 }
 

@@ -373,11 +373,12 @@ typedef struct flashprime_key_values {
   flashprime_tensor k_nope;
   flashprime_tensor k_pe;
   flashprime_tensor v;
+  flashprime_tensor cu_seqlens_k;
 } flashprime_key_values;
 
 #define FLASHPRIME_KEY_VALUES_INIT                                                \
   {sizeof(flashprime_key_values), FLASHPRIME_TENSOR_NONE, FLASHPRIME_TENSOR_NONE, \
-   FLASHPRIME_TENSOR_NONE, FLASHPRIME_TENSOR_NONE}
+   FLASHPRIME_TENSOR_NONE,        FLASHPRIME_TENSOR_NONE, FLASHPRIME_TENSOR_NONE}
 
 // Fills in the keys and values of a chunk (which come with all tensors absent) and returns
 // FLASHPRIME_OK, or any other code, which the layer call then returns unchanged. It may set a

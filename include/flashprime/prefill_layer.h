@@ -19,9 +19,10 @@ struct KeyValueViews {
   TensorView k_nope;
   TensorView k_pe;
   TensorView v;
-  /// Optional, on a GPU only: int32 [B + 1] there, the prefix sums of the keys that the chunk holds
-  /// of every request of the call, 0 for those outside its range. Absent, they are copied from the
-  /// plan, which cannot be done while a graph is recorded (kStream).
+  /// Optional, on a GPU only (kCuSeqlens on a CPU): int32 [B + 1] there, the prefix sums of the
+  /// keys that the chunk holds of every request of the call, requests outside its range having
+  /// none. Absent, they are copied from the plan, which cannot be done while a graph is recorded
+  /// (kStream).
   TensorView cu_seqlens_k = {};
 };
 

@@ -58,22 +58,4 @@ StatusOr<const GpuDevice*> place_call(const Device& device, std::span<const Name
   return GpuDevice::get(wanted);
 }
 
-std::array<NamedTensor, 13> tensors_of(const PrefillArgs& args) {
-  const TensorView workspace =
-      TensorView::contiguous(args.workspace, Dtype::kE4m3, {args.workspace_bytes});
-  return {{{"q", args.q},
-           {"q_nope", args.q_nope},
-           {"q_pe", args.q_pe},
-           {"k", args.k},
-           {"k_nope", args.k_nope},
-           {"k_pe", args.k_pe},
-           {"v", args.v},
-           {"cu_seqlens_q", args.cu_seqlens_q},
-           {"cu_seqlens_k", args.cu_seqlens_k},
-           {"out", as_const(args.out)},
-           {"lse", as_const(args.lse)},
-           {"output_scale", args.output_scale},
-           {"workspace", workspace}}};
-}
-
 }  // namespace flashprime

@@ -2,7 +2,6 @@
 // Which device a call runs on: the caller's choice, checked against where its tensors are.
 #pragma once
 
-#include <array>
 #include <span>
 
 #include "flashprime/prefill.h"
@@ -15,8 +14,5 @@ namespace flashprime {
 // host memory; no driver is loaded to find that out.
 //   kDevice  a tensor is not on the device, or there is no such device    kDriver  no driver
 StatusOr<const GpuDevice*> place_call(const Device& device, std::span<const NamedTensor> tensors);
-
-// Every tensor of a call, and its workspace as bytes.
-std::array<NamedTensor, 13> tensors_of(const PrefillArgs& args);
 
 }  // namespace flashprime

@@ -3,7 +3,7 @@
 
 #include "checks.h"
 #include "numerics/checked.h"
-#include "problem/tensor_checks.h"
+#include "problem/validate_problem.h"
 
 namespace flashprime {
 namespace {
@@ -56,18 +56,8 @@ Status check_layer_workspace(const PrefillArgs& args, int64_t needed) {
                      kWorkspaceAlignment, " bytes");
   const TensorView workspace = TensorView::contiguous(args.workspace, Dtype::kE4m3, {needed});
   FLASHPRIME_RETURN_IF_ERROR(check_memory(workspace, {"workspace", Dtype::kE4m3}));
-  return check_no_overlap({"workspace", workspace}, {{"q", args.q},
-                                                     {"q_nope", args.q_nope},
-                                                     {"q_pe", args.q_pe},
-                                                     {"k", args.k},
-                                                     {"k_nope", args.k_nope},
-                                                     {"k_pe", args.k_pe},
-                                                     {"v", args.v},
-                                                     {"cu_seqlens_q", args.cu_seqlens_q},
-                                                     {"cu_seqlens_k", args.cu_seqlens_k},
-                                                     {"out", as_const(args.out)},
-                                                     {"lse", as_const(args.lse)},
-                                                     {"output_scale", args.output_scale}});
+  const auto tensors = tensors_of(args);
+  return check_no_overlap({"workspace", workspace}, std::span(tensors).first(kNumTensors));
 }
 
 Status check_chunk_views(const PrefillProblem& problem, const PrefillArgs& args,
@@ -77,6 +67,11 @@ Status check_chunk_views(const PrefillProblem& problem, const PrefillArgs& args,
   if (workspace_bytes > 0) {
     workspace = TensorView::contiguous(args.workspace, Dtype::kE4m3, {workspace_bytes});
   }
+  const auto check_apart = [&](const NamedTensor& input) {
+    return check_no_overlap(
+        input,
+        {{"out", as_const(args.out)}, {"lse", as_const(args.lse)}, {"workspace", workspace}});
+  };
   for (const NamedTensor& key : {NamedTensor{"k", views.k}, NamedTensor{"k_nope", views.k_nope},
                                  NamedTensor{"k_pe", views.k_pe}, NamedTensor{"v", views.v}}) {
     if (!key.view.present()) continue;
@@ -84,10 +79,12 @@ Status check_chunk_views(const PrefillProblem& problem, const PrefillArgs& args,
     FLASHPRIME_REQUIRE(key.view.shape[0] == chunk.num_tokens(), StatusCode::kShape, key.name,
                        ": got ", key.view.shape[0], " rows, wanted ", chunk.num_tokens(),
                        ", the tokens of the chunk");
-    FLASHPRIME_RETURN_IF_ERROR(check_no_overlap(
-        key, {{"out", as_const(args.out)}, {"lse", as_const(args.lse)}, {"workspace", workspace}}));
+    FLASHPRIME_RETURN_IF_ERROR(check_apart(key));
   }
-  return ok_status();
+  const NamedTensor lengths = {"cu_seqlens_k", views.cu_seqlens_k};
+  if (!lengths.view.present()) return ok_status();
+  FLASHPRIME_RETURN_IF_ERROR(check_memory(lengths.view, {lengths.name, Dtype::kInt32}));
+  return check_apart(lengths);
 }
 
 }  // namespace flashprime

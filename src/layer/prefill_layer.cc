@@ -201,6 +201,9 @@ class LayerCall {
   }
 
   Status add_chunk(const ContextChunk& chunk, const KeyValueViews& views) const {
+    FLASHPRIME_REQUIRE(!views.cu_seqlens_k.present(), StatusCode::kCuSeqlens,
+                       "cu_seqlens_k: got a tensor from the context source, wanted none on the "
+                       "CPU: the plan says how long the slices are");
     FLASHPRIME_RETURN_IF_ERROR(check_chunk_views(problem_, args_, regions_.total, chunk, views));
     for (const Run& run : runs_) {
       if (!run.has_context) continue;

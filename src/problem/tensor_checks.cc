@@ -239,7 +239,7 @@ Status check_output_scale_value(const TensorView& view) {
   return ok_status();
 }
 
-Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTensor> others) {
+Status check_no_overlap(const NamedTensor& output, std::span<const NamedTensor> others) {
   if (!output.view.present()) return ok_status();
   for (const NamedTensor& other : others) {
     FLASHPRIME_REQUIRE(!other.view.present() || !overlap(output.view, other.view),
@@ -247,6 +247,10 @@ Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTe
                        ", wanted memory of its own");
   }
   return ok_status();
+}
+
+Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTensor> others) {
+  return check_no_overlap(output, std::span(others.begin(), others.size()));
 }
 
 bool has_elements(const TensorView& view) {

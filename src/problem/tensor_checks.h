@@ -4,6 +4,7 @@
 
 #include <array>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -54,6 +55,7 @@ struct NamedTensor {
 };
 
 // kAlias when `output` overlaps one of `others`. Absent tensors overlap nothing.
+Status check_no_overlap(const NamedTensor& output, std::span<const NamedTensor> others);
 Status check_no_overlap(const NamedTensor& output, std::initializer_list<NamedTensor> others);
 
 // Whether no extent is 0, of a view whose rank has been checked. An absent tensor counts as a

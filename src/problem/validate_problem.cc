@@ -143,21 +143,13 @@ Status check_cu_views(const PrefillArgs& args, const Rows& rows) {
   return ok_status();
 }
 
+// No output shares memory with what comes before it.
 Status check_aliases(const PrefillArgs& args) {
-  for (const NamedTensor& output :
-       {NamedTensor{"out", as_const(args.out)}, NamedTensor{"lse", as_const(args.lse)}}) {
-    FLASHPRIME_RETURN_IF_ERROR(check_no_overlap(output, {{"q", args.q},
-                                                         {"q_nope", args.q_nope},
-                                                         {"q_pe", args.q_pe},
-                                                         {"k", args.k},
-                                                         {"k_nope", args.k_nope},
-                                                         {"k_pe", args.k_pe},
-                                                         {"v", args.v},
-                                                         {"cu_seqlens_q", args.cu_seqlens_q},
-                                                         {"cu_seqlens_k", args.cu_seqlens_k},
-                                                         {"output_scale", args.output_scale}}));
+  const auto tensors = tensors_of(args);
+  for (size_t i = kNumInputs; i < kNumTensors; ++i) {
+    FLASHPRIME_RETURN_IF_ERROR(check_no_overlap(tensors[i], std::span(tensors).first(i)));
   }
-  return check_no_overlap({"lse", as_const(args.lse)}, {{"out", as_const(args.out)}});
+  return ok_status();
 }
 
 Status check_softmax_scale(float scale) {
@@ -253,6 +245,24 @@ Status validate_values(const PrefillProblem& problem, const PrefillArgs& args) {
     }
   }
   return check_output_scale_value(args.output_scale);
+}
+
+std::array<NamedTensor, kNumTensors + 1> tensors_of(const PrefillArgs& args) {
+  const TensorView workspace =
+      TensorView::contiguous(args.workspace, Dtype::kE4m3, {args.workspace_bytes});
+  return {{{"q", args.q},
+           {"q_nope", args.q_nope},
+           {"q_pe", args.q_pe},
+           {"k", args.k},
+           {"k_nope", args.k_nope},
+           {"k_pe", args.k_pe},
+           {"v", args.v},
+           {"cu_seqlens_q", args.cu_seqlens_q},
+           {"cu_seqlens_k", args.cu_seqlens_k},
+           {"output_scale", args.output_scale},
+           {"out", as_const(args.out)},
+           {"lse", as_const(args.lse)},
+           {"workspace", workspace}}};
 }
 
 PrefillTraits make_traits(const PrefillProblem& problem) {

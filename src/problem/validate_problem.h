@@ -2,13 +2,21 @@
 // What is refused, and in which words: one check per line.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "flashprime/prefill.h"
 #include "kernels/shared/prefill_params.h"
 #include "kernels/shared/prefill_traits.h"
+#include "problem/tensor_checks.h"
 
 namespace flashprime {
+
+// The tensors of a call by their names: kNumInputs inputs, then out and lse, then the workspace as
+// bytes.
+inline constexpr size_t kNumInputs = 10;
+inline constexpr size_t kNumTensors = kNumInputs + 2;
+std::array<NamedTensor, kNumTensors + 1> tensors_of(const PrefillArgs& args);
 
 // Everything that keeps the problem from being one that the operator defines, in the order dtype,
 // dims, mask, rest. Which kernels compute a problem without defects is the selector's question.

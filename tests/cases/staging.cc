@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -161,6 +162,16 @@ Status run_staged(Stage& stage, int32_t device, const Call& call) {
   return called.ok() ? copied : called;
 }
 
+// Prefix sums of the keys that a chunk holds of every request of the batch.
+std::vector<int32_t> lengths_of(const ContextChunk& chunk, size_t num_requests) {
+  std::vector<int32_t> lengths(num_requests + 1, 0);
+  for (const ContextSlice& slice : chunk.slices) {
+    lengths[static_cast<size_t>(slice.request) + 1] = static_cast<int32_t>(slice.length);
+  }
+  std::partial_sum(lengths.begin(), lengths.end(), lengths.begin());
+  return lengths;
+}
+
 }  // namespace
 
 Status staged_prefill(const PrefillProblem& problem, const PrefillArgs& host_args,
@@ -224,11 +235,19 @@ Status staged_prefill_layer(const PrefillProblem& problem, const PrefillArgs& ho
     if (!views.ok()) return views;
     if (Status status = synchronize(device, stream); !status.ok()) return status;
     chunk_stage = std::make_unique<Stage>(device);
-    for (const TensorView& view : {views->k, views->k_nope, views->k_pe, views->v}) {
-      chunk_stage->add(view);
+    // Every other chunk brings its lengths along; those of the rest come from the plan.
+    const std::vector<int32_t> lengths = lengths_of(chunk, plan.context_lens.size());
+    if (chunk.index % 2 == 1) {
+      views->cu_seqlens_k = TensorView::contiguous(lengths.data(), Dtype::kInt32,
+                                                   {static_cast<int64_t>(lengths.size())});
+    }
+    for (TensorView* view :
+         {&views->k, &views->k_nope, &views->k_pe, &views->v, &views->cu_seqlens_k}) {
+      chunk_stage->add(*view);
     }
     if (Status status = chunk_stage->copy_in(); !status.ok()) return status;
-    for (TensorView* view : {&views->k, &views->k_nope, &views->k_pe, &views->v}) {
+    for (TensorView* view :
+         {&views->k, &views->k_nope, &views->k_pe, &views->v, &views->cu_seqlens_k}) {
       chunk_stage->move(*view);
     }
     return views;

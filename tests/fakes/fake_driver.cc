@@ -215,5 +215,6 @@ FAKE Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void
   state.function = function;
   std::memcpy(state.params, arguments[0], static_cast<size_t>(state.params_bytes));
   state.launch_context = context_stack.empty() ? nullptr : context_stack.back();
+  if (state.on_launch) state.on_launch(arguments);
   return state.launch_result;
 }

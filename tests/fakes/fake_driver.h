@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 
 #include "cuda/driver_api.h"
 
@@ -32,6 +33,8 @@ struct FakeDriverState {
   int capture_status = flashprime::cuda::kCaptureNone;
   int memory_device = 0;  // ordinal that cuPointerGetAttribute gives for what cuMemAlloc made
   flashprime::cuda::Context stream_context = nullptr;  // of every stream; null: the current one
+
+  std::function<void(void** arguments)> on_launch;
 
   // Of the latest launch.
   flashprime::cuda::LaunchConfig config;

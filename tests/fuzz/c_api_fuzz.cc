@@ -347,6 +347,7 @@ class Machine {
     key_values->k_nope = context.k_nope;
     key_values->k_pe = context.k_pe;
     key_values->v = context.v;
+    if (mood > 245) key_values->cu_seqlens_k = machine->args_.cu_seqlens_k;
     if (mood > 32) {
       for (flashprime_tensor* view :
            {&key_values->k, &key_values->k_nope, &key_values->k_pe, &key_values->v}) {

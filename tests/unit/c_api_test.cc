@@ -174,6 +174,15 @@ TEST(CApi, ReturnsCodesAndMessagesOfASourceUnchanged) {
                 nullptr),
             4711);
   EXPECT_THAT(flashprime_last_error_message(), HasSubstr("returned 4711 for context chunk 0"));
+  const auto with_lengths = [](void* user, const flashprime_chunk* chunk, flashprime_stream stream,
+                               flashprime_key_values* key_values) -> int {
+    auto& twin = *static_cast<TwinCall*>(user);
+    key_values->cu_seqlens_k = twin.args.cu_seqlens_k;
+    return gather(&twin.batch, chunk, stream, key_values);
+  };
+  EXPECT_EQ(run(with_lengths, &call), FLASHPRIME_E_CU_SEQLENS);
+  EXPECT_THAT(flashprime_last_error_message(),
+              HasSubstr("cu_seqlens_k: got a tensor from the context source, wanted none"));
   EXPECT_EQ(run(nullptr, nullptr), FLASHPRIME_E_NULL);
   flashprime_view_list none = {nullptr, 0};
   EXPECT_EQ(run(&flashprime_context_from_views, &none), FLASHPRIME_E_NULL);

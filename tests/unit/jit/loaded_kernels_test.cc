@@ -4,54 +4,23 @@
 
 #include <gmock/gmock.h>
 
-#include "jit_testing.h"
+#include "unit/jit/fake_gpu.h"
 
 namespace flashprime {
 namespace {
 
 using ::testing::HasSubstr;
 
-class LoadedKernelsTest : public ::testing::Test {
+class LoadedKernelsTest : public FakeGpuTest {
  protected:
-  LoadedKernelsTest() {
-    state_ = &fake_driver();
-    state_->device_count = 1;
-    state_->sm = 90;
-    state_->shared_bytes_per_block = 232448;
-    state_->init_result = 0;
-    state_->launch_result = 0;
-    state_->refused_loads = 0;
-    state_->library_loads = 0;
-    state_->capture_status = cuda::kCaptureNone;
-    fake_nvrtc().compilations = 0;
-    fake_nvrtc().delay_ms = 0;
-    fake_nvrtc().result = 0;
-    StatusOr<std::unique_ptr<cuda::Driver>> driver = cuda::Driver::open(FLASHPRIME_FAKE_DRIVER);
-    EXPECT_TRUE(driver.ok()) << driver.status().to_string();
-    driver_ = *std::move(driver);
-    device_ = *driver_->device(0);
-    context_ = *cuda::primary_context(*driver_, device_.id);
-    JitOptions options;
-    options.cache_dir = dir_ / "cache";
-    options.nvrtc_path = FLASHPRIME_FAKE_NVRTC;
-    options.log = "info:" + dir_ / "log";
-    store_ = *KernelStore::open(*resolve_settings(options));
-  }
-
-  TempDir dir_;
-  FakeDriverState* state_ = nullptr;
-  std::unique_ptr<cuda::Driver> driver_;
-  cuda::DeviceProperties device_;
-  cuda::Context context_ = nullptr;
-  std::shared_ptr<KernelStore> store_;
   const KernelKey key_ = prefill_key("sm_90a");
 };
 
 TEST_F(LoadedKernelsTest, ReadsADevicesProperties) {
-  EXPECT_EQ(device_.name, "Fake GPU");
-  EXPECT_EQ(device_.sm, 90);
-  EXPECT_EQ(device_.num_sms, 132);
-  EXPECT_EQ(device_.max_grid_x, 2147483647);
+  EXPECT_EQ(properties_.name, "Fake GPU");
+  EXPECT_EQ(properties_.sm, 90);
+  EXPECT_EQ(properties_.num_sms, 132);
+  EXPECT_EQ(properties_.max_grid_x, 2147483647);
   EXPECT_EQ(driver_->device(1).status().code(), StatusCode::kDevice);
 }
 
@@ -61,10 +30,10 @@ TEST_F(LoadedKernelsTest, LoadsOnceAndFindsItFromThenOn) {
   unsigned long long context_id = 0;
   driver_->api().cuCtxGetId(context_, &context_id);
   EXPECT_EQ(kernels.find(key_, context_id), nullptr);
-  const StatusOr<const LoadedKernel*> loaded = kernels.load({key_}, device_);
+  const StatusOr<const LoadedKernel*> loaded = kernels.load({key_}, properties_);
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   EXPECT_EQ(kernels.find(key_, context_id), *loaded);
-  EXPECT_EQ(*kernels.load({key_}, device_), *loaded);
+  EXPECT_EQ(*kernels.load({key_}, properties_), *loaded);
   EXPECT_EQ(kernels.find(key_, context_id + 1), nullptr);
   EXPECT_EQ((*loaded)->shape.num_threads, 128);
   EXPECT_EQ(state_->max_dynamic_shared, (*loaded)->shape.shared_bytes);
@@ -79,7 +48,7 @@ TEST_F(LoadedKernelsTest, GivesEachContextAFunctionOfOneLibrary) {
   cuda::Function functions[2] = {};
   for (int i = 0; i < 2; ++i) {
     const cuda::ContextScope scope(*driver_, i == 0 ? context_ : other);
-    functions[i] = (*kernels.load({key_}, device_))->function;
+    functions[i] = (*kernels.load({key_}, properties_))->function;
   }
   EXPECT_NE(functions[0], functions[1]);
   EXPECT_EQ(state_->library_loads, 1);
@@ -90,7 +59,7 @@ TEST_F(LoadedKernelsTest, CompilesACachedImageAnewThatTheDriverRefuses) {
   LoadedKernels kernels(store_, *driver_);
   const cuda::ContextScope scope(*driver_, context_);
   state_->refused_loads = 1;
-  const StatusOr<const LoadedKernel*> loaded = kernels.load({key_}, device_);
+  const StatusOr<const LoadedKernel*> loaded = kernels.load({key_}, properties_);
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   EXPECT_EQ(fake_nvrtc().compilations, 2);
   EXPECT_EQ(store_->counter("refused_by_driver"), 1);
@@ -101,7 +70,7 @@ TEST_F(LoadedKernelsTest, SaysWhatIsTooOldWhenAFreshImageIsRefused) {
   LoadedKernels kernels(store_, *driver_);
   const cuda::ContextScope scope(*driver_, context_);
   state_->refused_loads = 5;
-  const Status status = kernels.load({key_}, device_).status();
+  const Status status = kernels.load({key_}, properties_).status();
   EXPECT_EQ(status.code(), StatusCode::kArch);
   EXPECT_THAT(status.message(), HasSubstr("CUDA_ERROR_INVALID_IMAGE"));
   EXPECT_THAT(status.message(), HasSubstr("needs CUDA 13.0 (driver 580)"));
@@ -113,7 +82,7 @@ TEST_F(LoadedKernelsTest, TakesAnotherArchitecturesKernelThatIsThereBeforeItComp
   ASSERT_TRUE(store_->obtain(plain).ok());
   LoadedKernels kernels(store_, *driver_);
   const cuda::ContextScope scope(*driver_, context_);
-  const StatusOr<const LoadedKernel*> loaded = kernels.load({key_, plain}, device_);
+  const StatusOr<const LoadedKernel*> loaded = kernels.load({key_, plain}, properties_);
   ASSERT_TRUE(loaded.ok());
   EXPECT_TRUE((*loaded)->key == plain);
   EXPECT_EQ(fake_nvrtc().compilations, 1);
@@ -137,7 +106,7 @@ TEST_F(LoadedKernelsTest, SkipsKernelsThatNeedMoreThanTheDeviceHas) {
 TEST_F(LoadedKernelsTest, LoadsOnlyWhatIsThereWhenToldNotToCompile) {
   LoadedKernels kernels(store_, *driver_);
   const cuda::ContextScope scope(*driver_, context_);
-  EXPECT_EQ(kernels.load({key_}, device_, {.never_compile = true}).status().code(),
+  EXPECT_EQ(kernels.load({key_}, properties_, {.never_compile = true}).status().code(),
             StatusCode::kNotWarm);
   EXPECT_EQ(fake_nvrtc().compilations, 0);
 }
@@ -145,7 +114,7 @@ TEST_F(LoadedKernelsTest, LoadsOnlyWhatIsThereWhenToldNotToCompile) {
 TEST_F(LoadedKernelsTest, LaunchesWithTheArgumentsGridAndStreamThatItIsGiven) {
   LoadedKernels kernels(store_, *driver_);
   const cuda::ContextScope scope(*driver_, context_);
-  const LoadedKernel& kernel = **kernels.load({key_}, device_);
+  const LoadedKernel& kernel = **kernels.load({key_}, properties_);
   PrefillParams params;
   params.batch = 7;
   params.softmax_scale = 0.25f;

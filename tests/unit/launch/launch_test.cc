@@ -12,46 +12,25 @@
 #include "launch/launch_prefill.h"
 #include "problem/validate_problem.h"
 #include "select/kernel_keys_of.h"
-#include "unit/jit/jit_testing.h"
+#include "unit/jit/fake_gpu.h"
 
 namespace flashprime {
 namespace {
 
 using ::testing::HasSubstr;
 
-class LaunchTest : public ::testing::Test {
+class LaunchTest : public FakeGpuTest {
  protected:
   LaunchTest() {
-    state_ = &fake_driver();
-    state_->device_count = 1;
-    state_->sm = 90;
-    state_->shared_bytes_per_block = 232448;
-    state_->init_result = 0;
-    state_->launch_result = 0;
-    state_->refused_loads = 0;
-    state_->launches = 0;
-    state_->capture_status = cuda::kCaptureNone;
-    state_->stream_context = nullptr;
     state_->params_bytes = sizeof(PrefillParams);
-    fake_nvrtc().compilations = 0;
-    fake_nvrtc().delay_ms = 0;
-    fake_nvrtc().result = 0;
-    StatusOr<std::unique_ptr<cuda::Driver>> driver = cuda::Driver::open(FLASHPRIME_FAKE_DRIVER);
-    EXPECT_TRUE(driver.ok()) << driver.status().to_string();
-    driver_ = *std::move(driver);
-    JitOptions options;
-    options.cache_dir = dir_ / "cache";
-    options.nvrtc_path = FLASHPRIME_FAKE_NVRTC;
-    kernels_ =
-        std::make_unique<LoadedKernels>(*KernelStore::open(*resolve_settings(options)), *driver_);
     device_.driver = driver_.get();
-    device_.properties = *driver_->device(0);
-    device_.archs = archs_for_device(device_.properties.sm);
-    device_.context = *cuda::primary_context(*driver_, device_.properties.id);
+    device_.properties = properties_;
+    device_.archs = archs_for_device(properties_.sm);
+    device_.context = context_;
     unsigned long long id = 0;
-    driver_->api().cuCtxGetId(device_.context, &id);
+    driver_->api().cuCtxGetId(context_, &id);
     device_.context_id = id;
-    device_.kernels = kernels_.get();
+    device_.kernels = &kernels_;
   }
 
   PrefillProblem problem(int32_t heads = 16) const {
@@ -88,10 +67,7 @@ class LaunchTest : public ::testing::Test {
   }
 
   PrefillKernel kernel_ = PrefillKernel::kSm80;
-  TempDir dir_;
-  FakeDriverState* state_ = nullptr;
-  std::unique_ptr<cuda::Driver> driver_;
-  std::unique_ptr<LoadedKernels> kernels_;
+  LoadedKernels kernels_{store_, *driver_};
   GpuDevice device_;
 };
 
@@ -252,10 +228,7 @@ TEST_F(LaunchTest, ASplitCallIsTwoLaunchesOverItsWorkspace) {
 
 TEST_F(LaunchTest, TakesTheGridOfTheKernelThatWasLoaded) {
   // Only a kernel for plain sm_90 is there, and compiling is not allowed.
-  JitOptions options;
-  options.cache_dir = dir_ / "other";
-  options.nvrtc_path = FLASHPRIME_FAKE_NVRTC;
-  const std::shared_ptr<KernelStore> store = *KernelStore::open(*resolve_settings(options));
+  const std::shared_ptr<KernelStore> store = open_store("other");
   const PrefillProblem p = problem();
   const KernelKey plain = prefill_key(kernel_, make_traits(p), *parse_arch("sm_90"));
   ASSERT_TRUE(store->obtain(plain).ok());

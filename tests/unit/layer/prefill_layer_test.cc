@@ -570,6 +570,8 @@ TEST(PrefillLayerErrors, OfTheSourcesViewsNameTheChunk) {
          [](auto& views, auto& call) { views.v.data = call.args.out.data; });
   refuse(StatusCode::kAlias, "v: got memory that overlaps workspace",
          [](auto& views, auto& call) { views.v.data = call.args.workspace; });
+  refuse(StatusCode::kCuSeqlens, "cu_seqlens_k: got a tensor from the context source",
+         [](auto& views, auto& call) { views.cu_seqlens_k = call.args.cu_seqlens_k; });
 }
 
 TEST(PrefillLayerWorkspace, HoldsOneStateAndTheLargestPartial) {
