@@ -51,7 +51,7 @@ int main() {
     (void)buffers.back().copy_from_host(zeros.data(), bytes);
     return buffers.back().data();
   };
-  constexpr int64_t kTokens = 64, kHeads = 16;
+  constexpr int64_t kTokens = 128, kHeads = 16;
   const int32_t cu[] = {0, kTokens};
   void* cu_seqlens = memory(sizeof cu);
   CHECK_OK(buffers.back().copy_from_host(cu, sizeof cu));

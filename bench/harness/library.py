@@ -3,7 +3,7 @@
 
 import ctypes
 
-BF16, INT32 = 0, 5
+BF16, FP32, INT32 = 0, 2, 5
 MASK_FULL, MASK_CAUSAL = 0, 1
 DEVICE_AUTO, DEVICE_CPU = 0, 1
 
@@ -110,6 +110,21 @@ class Library:
             )
         )
         return result.value
+
+    def explain(self, problem, options):
+        """What a call would run, and why; without tensors."""
+        buffer = ctypes.create_string_buffer(1 << 16)
+        self._check(
+            self._library.flashprime_explain(
+                ctypes.byref(problem),
+                ctypes.byref(options),
+                buffer,
+                ctypes.c_size_t(len(buffer)),
+                None,
+                None,
+            )
+        )
+        return buffer.value.decode()
 
     def _check(self, code):
         if code != 0:
