@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "kernels/shared/sm90_prefill_params.h"
 #include "launch/device_values.h"
 #include "launch/launch.h"
 #include "launch/launch_merge.h"
@@ -289,6 +290,132 @@ TEST_F(LaunchTest, PacksAMerge) {
   a.suffix_out = TensorView::contiguous(at(0x2000000), Dtype::kFp32, {10, 3, 100});
   a.out = MutableTensorView::contiguous(at(0x3000000), Dtype::kBf16, {10, 3, 100});
   EXPECT_EQ(launch_merge(device_, a, nullptr).code(), StatusCode::kUnsupported);
+}
+
+// The Hopper kernel: tensor maps, a persistent grid, a scheduler in the workspace.
+class Sm90LaunchTest : public LaunchTest {
+ protected:
+  Sm90LaunchTest() {
+    kernel_ = PrefillKernel::kSm90;
+    state_->params_bytes = sizeof(Sm90PrefillParams);
+    static_assert(sizeof(Sm90PrefillParams) <= sizeof(FakeDriverState::params));
+  }
+
+  Sm90PrefillParams launched() const {
+    Sm90PrefillParams params;
+    std::memcpy(static_cast<void*>(&params), state_->params, sizeof params);
+    return params;
+  }
+
+  static FakeTensorMap map(const TensorMap& from) {
+    FakeTensorMap result;
+    std::memcpy(static_cast<void*>(&result), &from, sizeof result);
+    return result;
+  }
+
+  static void* workspace() { return reinterpret_cast<void*>(uintptr_t{0x90000000}); }
+};
+
+TEST_F(Sm90LaunchTest, FewTilesNeedNoSchedulerAndHaveABlockEach) {
+  const PrefillProblem p = problem();
+  const PrefillArgs a = args(p, 300, 300, 2);
+  EXPECT_EQ(*gpu_workspace_bytes(kernel_, p, make_params(p, a), device_), 0);
+  ASSERT_TRUE(launch(p, a).ok());
+  EXPECT_EQ(state_->config.grid_x, (300u / 128 + 2) * 16);
+  EXPECT_EQ(state_->config.block_x, 384u);
+  EXPECT_EQ(launched().scheduler, nullptr);
+  EXPECT_EQ(launched().call.total_q, 300);
+}
+
+TEST_F(Sm90LaunchTest, MoreTilesThanMultiprocessorsWantAWorkspaceForTheScheduler) {
+  const PrefillProblem p = problem();
+  PrefillArgs a = args(p, 4096, 4096, 2);
+  EXPECT_EQ(*gpu_workspace_bytes(kernel_, p, make_params(p, a), device_), 256);
+  Status refused = launch(p, a);
+  EXPECT_EQ(refused.code(), StatusCode::kWorkspace);
+  EXPECT_THAT(refused.message(), HasSubstr("got a null pointer, wanted 256 bytes"));
+  a.workspace = workspace();
+  a.workspace_bytes = 255;
+  EXPECT_EQ(launch(p, a).code(), StatusCode::kWorkspace);
+  a.workspace = reinterpret_cast<void*>(uintptr_t{0x90000010});
+  a.workspace_bytes = 256;
+  EXPECT_EQ(launch(p, a).code(), StatusCode::kWorkspace);
+  EXPECT_EQ(state_->launches, 0);
+  a.workspace = workspace();
+  ASSERT_TRUE(launch(p, a).ok());
+  EXPECT_EQ(state_->config.grid_x, 132u);
+  EXPECT_EQ(launched().scheduler, workspace());
+  const uint64_t nonce = launched().nonce;
+  EXPECT_NE(nonce, 0u);
+  ASSERT_TRUE(launch(p, a).ok());
+  EXPECT_NE(launched().nonce, nonce);
+}
+
+TEST_F(Sm90LaunchTest, DescribesJoinedTensorsByTheirParts) {
+  const PrefillProblem p = problem();
+  const PrefillArgs a = args(p, 100, 200, 1);
+  ASSERT_TRUE(launch(p, a).ok());
+  const Sm90PrefillParams params = launched();
+  const FakeTensorMap q = map(params.q_nope);
+  EXPECT_EQ(q.address, reinterpret_cast<uintptr_t>(a.q.data));
+  EXPECT_THAT(q.extents, testing::ElementsAre(128u, 1u << 30, 16u, 0x7fffffffu, 101u));
+  const unsigned long long row = 16 * 192 * 2;
+  EXPECT_THAT(q.strides, testing::ElementsAre(row, 192u * 2, (1ull << 34) - row, row));
+  EXPECT_THAT(q.box, testing::ElementsAre(64, 64, 1, 1, 1));
+  const FakeTensorMap k_pe = map(params.k_pe);
+  EXPECT_EQ(k_pe.address, reinterpret_cast<uintptr_t>(a.k.data) + 128 * 2);
+  EXPECT_THAT(k_pe.extents, testing::ElementsAre(64u, 1u << 30, 16u, 0x7fffffffu, 201u));
+  EXPECT_THAT(k_pe.box, testing::ElementsAre(64, 128, 1, 1, 1));
+  EXPECT_TRUE(params.per_head.k_pe);
+}
+
+TEST_F(Sm90LaunchTest, ASharedTensorHasOneHead) {
+  const PrefillProblem p = problem();
+  PrefillArgs a = args(p, 100, 200, 1);
+  const void* parts = a.k.data;
+  a.k = {};
+  a.k_nope = TensorView::strided(parts, p.dtype, {200, 16, 128}, {16 * 256, 256, 1});
+  a.k_pe = TensorView::contiguous(parts, p.dtype, {200, 64});
+  ASSERT_TRUE(launch(p, a).ok());
+  const Sm90PrefillParams params = launched();
+  EXPECT_TRUE(params.per_head.k_nope);
+  EXPECT_FALSE(params.per_head.k_pe);
+  EXPECT_EQ(map(params.k_pe).extents[2], 1u);
+  EXPECT_EQ(map(params.k_pe).strides[0], 128u);
+}
+
+TEST_F(Sm90LaunchTest, KeysWithoutRowsAreDescribedByAValidAddress) {
+  PrefillProblem p = problem();
+  p.mask.kind = MaskKind::kFull;
+  PrefillArgs a = args(p, 100, 0, 1);
+  a.k.data = a.v.data = nullptr;
+  ASSERT_TRUE(launch(p, a).ok());
+  EXPECT_EQ(map(launched().v).address, reinterpret_cast<uintptr_t>(a.q.data));
+}
+
+TEST_F(Sm90LaunchTest, RefusesWhatTensorMapsCannotDescribe) {
+  const PrefillProblem p = problem();
+  EXPECT_EQ(launch(p, args(p, int64_t{1} << 30, 16, 1)).code(), StatusCode::kRange);
+  PrefillArgs a = args(p, 100, 200, 1);
+  a.v.stride[0] = int64_t{1} << 33;
+  const Status status = launch(p, a);
+  EXPECT_EQ(status.code(), StatusCode::kStride);
+  EXPECT_THAT(status.message(), HasSubstr("v: got rows 17179869184 bytes apart"));
+  EXPECT_EQ(state_->launches, 0);
+}
+
+TEST_F(Sm90LaunchTest, SplitsShareTheWorkspaceWithTheScheduler) {
+  PrefillProblem p = problem();
+  p.batch_invariant = false;
+  p.num_splits = 4;
+  p.mask.kind = MaskKind::kFull;
+  PrefillArgs a = args(p, 512, 32768, 1);
+  const int64_t bytes = *gpu_workspace_bytes(kernel_, p, make_params(p, a), device_);
+  EXPECT_EQ(bytes, 256 + int64_t{512} * 16 * 4 * 4 * (128 + 1));
+  a.workspace = workspace();
+  a.workspace_bytes = bytes;
+  ASSERT_TRUE(launch(p, a).ok());
+  EXPECT_EQ(state_->launches, 2);
 }
 
 }  // namespace
