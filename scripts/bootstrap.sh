@@ -72,3 +72,20 @@ use_ccache() {
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
   fi
 }
+
+# Tools of the Python package in .venv, and in .venv/wheels what an empty environment gets without a
+# network.
+python_tools=(scikit-build-core==1.1.2 apache-tvm-ffi==0.1.15.post2 numpy==2.4.6 mypy==2.4.1
+  ruff==0.17.6 auditwheel==6.8.2)
+python_wheels=(apache-tvm-ffi==0.1.15.post2 numpy==2.4.6 pytest==9.2.0 hypothesis==6.170.17
+  ml-dtypes==0.6.0)
+install_python_tools() {
+  local wanted=".venv/wheels/${python_tools[*]} ${python_wheels[*]}"
+  [ "$(cat .venv/python_tools 2>/dev/null)" = "$wanted" ] && return
+  echo "Installing ${python_tools[*]} into .venv" >&2
+  quietly python3 -m venv .venv
+  quietly .venv/bin/pip install --quiet "${python_tools[@]}"
+  rm -rf .venv/wheels
+  quietly .venv/bin/pip download --quiet --dest .venv/wheels "${python_wheels[@]}"
+  echo "$wanted" >.venv/python_tools
+}

@@ -19,8 +19,8 @@ import textwrap
 
 # Folders of the repository whose files documents may name; anything else with a slash is not
 # taken for a path.
-PATH_ROOTS = (".ci bench cli cmake data docs examples include kernels scripts src tests").split()
-SKIPPED_FOLDERS = {"build", ".git", ".venv", ".cache", ".peers"}
+PATH_ROOTS = (".ci bench cli cmake data docs examples include kernels python scripts src tests").split()
+SKIPPED_FOLDERS = {"build", ".git", ".venv", ".venv-clients", ".cache", ".peers"}
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")

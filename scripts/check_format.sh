@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mode=(--dry-run -Werror)
 if [ "${1:-}" = --fix ]; then mode=(-i); fi
 
-mapfile -d '' files < <(find bench cli examples include kernels src tests \
+mapfile -d '' files < <(find bench cli examples include kernels python/src src tests \
   \( -name '*.h' -o -name '*.cuh' -o -name '*.c' -o -name '*.cc' -o -name '*.cu' \) \
   -not -path '*/build/*' -print0)
 .venv/bin/clang-format "${mode[@]}" "${files[@]}"

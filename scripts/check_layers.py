@@ -17,6 +17,7 @@ ALLOWED = {
     "src": {"include", "kernels/shared"},
     "tests/cases": {"include"},
     "cli": {"include", "tests/cases"},
+    "python": {"include"},
     "examples": {"include"},
     "tests/consumers": {"include"},
     "bench": {"include", "tests/cases"},
@@ -33,6 +34,7 @@ THIRD_PARTY = {
     "rapidcheck": {"tests"},
     "benchmark": {"bench"},
     "mbedtls": {"src/jit"},
+    "tvm": {"python"},
 }
 # What the builds add to the include path, beside the root.
 INCLUDE_PATHS = ("include", "src", "tests")
