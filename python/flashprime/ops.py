@@ -27,6 +27,11 @@ KeyValues: TypeAlias = "tuple[Parts, Tensor] | tuple[Parts, Tensor, Tensor | Non
 ContextSource: TypeAlias = "Callable[[ContextChunk], KeyValues] | Sequence[KeyValues]"
 
 _FULL, _CAUSAL, _WINDOW = range(3)
+# Set by flashprime.torch: under torch.compile the operators of torch are what can be traced.
+_is_compiling: Callable[[], bool] | None = None
+_traced_prefill: Any = None
+_traced_merge_states: Any = None
+
 _LAYOUTS = {"heads_tokens": 0, "tokens_heads": 1}
 
 
@@ -158,6 +163,29 @@ def prefill(
             every reason for which no kernel runs the call. On a GPU also NotWarmError, FrozenError,
             ArchError, DriverError, NoCompilerError.
     """
+    if _is_compiling is not None and _is_compiling():
+        _refuse_when_traced(kernel=kernel, num_threads=num_threads, checked=checked, stream=stream)
+        return _traced_prefill(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window=window,
+            return_lse=return_lse,
+            lse_layout=lse_layout,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            out=out,
+            lse=lse,
+            out_dtype=out_dtype,
+            output_scale=output_scale,
+            rope=rope,
+            batch_invariant=batch_invariant,
+            num_splits=num_splits,
+        )
     joined_q, q_nope, q_pe = _parts("q", q)
     joined_k, k_nope, k_pe = _parts("k", k)
     v_argument = argument("v", v)
@@ -205,6 +233,12 @@ def prefill(
     return (out, lse) if return_lse or lse is not None else out
 
 
+def _refuse_when_traced(**options: Any) -> None:
+    for name, value in options.items():
+        if value:
+            raise UnsupportedError(f"{name}: got {value!r} under torch.compile, wanted the default")
+
+
 def _scale(softmax_scale: float) -> float:
     try:
         return float(softmax_scale)
@@ -249,6 +283,21 @@ def merge_states(
     Raises:
         FlashPrimeError: as :func:`prefill`; AliasError for an overlap that is not exactly in place.
     """
+    if _is_compiling is not None and _is_compiling():
+        _refuse_when_traced(num_threads=num_threads, stream=stream)
+        return _traced_merge_states(
+            prefix_out,
+            prefix_lse,
+            suffix_out,
+            suffix_lse,
+            return_lse=return_lse,
+            lse_layout=lse_layout,
+            tokens_with_prefix=tokens_with_prefix,
+            out=out,
+            lse=lse,
+            out_dtype=out_dtype,
+            output_scale=output_scale,
+        )
     layout = _layout(lse_layout)
     outputs = _Outputs(prefix_out, prefix_out, out, lse, return_lse, out_dtype, layout)
     _library.merge_states(
