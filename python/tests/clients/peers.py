@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python files of engines' wheels, which ./check --clients unpacks into .peers."""
+"""The Python files of engines' wheels, which ./check --clients unpacks into .peers, and how their
+modules are imported without the engines' heavy parts."""
 
+import importlib
 import os
 import pathlib
+import sys
+import types
 
 ROOT = pathlib.Path(
     os.environ.get("FLASHPRIME_TEST_PEERS", pathlib.Path(__file__).parents[3] / ".peers")
@@ -14,3 +18,26 @@ def source_of(engine, path):
     file = ROOT / engine / path
     assert file.is_file(), f"{file} is not there; run ./check --clients once"
     return file
+
+
+def hollow_package(engine, name):
+    """A package whose submodules are the real ones, and whose own __init__ is not run."""
+    module = types.ModuleType(name)
+    folder = source_of(engine, name.replace(".", "/") + "/__init__.py").parent
+    module.__path__ = [str(folder)]
+    return put(name, module)
+
+
+def stub(name, **attributes):
+    """A module that only has what is given."""
+    module = types.ModuleType(name)
+    vars(module).update(attributes)
+    return put(name, module)
+
+
+def put(name, module):
+    sys.modules[name] = module
+    parent, _, leaf = name.rpartition(".")
+    if parent:
+        setattr(importlib.import_module(parent), leaf, module)
+    return module
