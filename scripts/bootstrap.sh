@@ -80,7 +80,7 @@ python_tools=(scikit-build-core==1.1.2 apache-tvm-ffi==0.1.15.post2 numpy==2.4.6
 python_wheels=(apache-tvm-ffi==0.1.15.post2 numpy==2.4.6 pytest==9.2.0 hypothesis==6.170.17
   ml-dtypes==0.6.0)
 install_python_tools() {
-  local wanted=".venv/wheels/${python_tools[*]} ${python_wheels[*]}"
+  local wanted="${python_tools[*]} ${python_wheels[*]}"
   [ "$(cat .venv/python_tools 2>/dev/null)" = "$wanted" ] && return
   echo "Installing ${python_tools[*]} into .venv" >&2
   quietly python3 -m venv .venv
@@ -88,4 +88,33 @@ install_python_tools() {
   rm -rf .venv/wheels
   quietly .venv/bin/pip download --quiet --dest .venv/wheels "${python_wheels[@]}"
   echo "$wanted" >.venv/python_tools
+}
+
+# The software that uses the package, in .venv-clients; and in .peers the Python files of the engines,
+# whose wheels are too large to install. PyPI's torch is a build of gigabytes for CUDA on many
+# machines: PIP_EXTRA_INDEX_URL can name PyTorch's own index of CPU builds.
+client_packages=(torch==2.13.0 transformers==5.24.0 psutil msgspec orjson "${python_wheels[@]}")
+engines=(vllm==0.33.0 sglang==0.5.23)
+install_clients() {
+  local wanted="${client_packages[*]} ${engines[*]}" engine
+  [ "$(cat .venv-clients/clients 2>/dev/null)" = "$wanted" ] && return
+  echo "Installing ${client_packages[*]} into .venv-clients" >&2
+  quietly python3 -m venv .venv-clients
+  quietly .venv-clients/bin/pip install --quiet "${client_packages[@]}"
+  for engine in "${engines[@]}"; do
+    echo "Unpacking the Python files of $engine into .peers" >&2
+    rm -rf .peers/wheel ".peers/${engine%%=*}"
+    # Any Python's wheel will do.
+    quietly .venv-clients/bin/pip download --quiet --no-deps --only-binary=:all: \
+      --python-version 3.11 --dest .peers/wheel "$engine"
+    python3 - .peers/wheel/*.whl ".peers/${engine%%=*}" <<'PYTHON'
+import sys
+import zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.endswith(".py")])
+PYTHON
+    rm -rf .peers/wheel
+  done
+  echo "$wanted" >.venv-clients/clients
 }

@@ -14,17 +14,16 @@ ROOT = pathlib.Path(
 
 
 def source_of(engine, path):
-    """A file of an engine's wheel. Its absence is a failure: ./check --clients has put it there."""
+    """A file or folder of an engine's wheel. That it is not there is a failure."""
     file = ROOT / engine / path
-    assert file.is_file(), f"{file} is not there; run ./check --clients once"
+    assert file.exists(), f"{file} is not there; run ./check --clients once"
     return file
 
 
 def hollow_package(engine, name):
     """A package whose submodules are the real ones, and whose own __init__ is not run."""
     module = types.ModuleType(name)
-    folder = source_of(engine, name.replace(".", "/") + "/__init__.py").parent
-    module.__path__ = [str(folder)]
+    module.__path__ = [str(source_of(engine, name.replace(".", "/")))]
     return put(name, module)
 
 
