@@ -121,9 +121,9 @@ def check_generated(flashprime, text):
 
 
 def variables_read(root):
-    for folder in ("src", "cli", "tests/cases", "tests/properties"):
+    for folder in ("src", "cli", "python", "tests/cases", "tests/properties"):
         for file in (root / folder).rglob("*"):
-            if file.suffix in {".cc", ".h"}:
+            if file.suffix in {".cc", ".h", ".py"}:
                 yield from READ_VARIABLE.findall(file.read_text(encoding="utf-8"))
 
 

@@ -61,8 +61,8 @@ case "${1:-}" in
   package)
     build_wheel
     check_tag
-    "$root/.venv/bin/ruff" check --quiet python
-    "$root/.venv/bin/ruff" format --check --quiet python
+    "$root/.venv/bin/ruff" check --quiet python examples tests/gpu/python
+    "$root/.venv/bin/ruff" format --check --quiet python examples tests/gpu/python
     "$root/.venv/bin/mypy" --no-error-summary
     rm -rf "$work/empty"
     python3 -m venv "$work/empty"
