@@ -93,7 +93,8 @@ install_python_tools() {
 # The software that uses the package, in .venv-clients; and in .peers the Python files of the engines,
 # whose wheels are too large to install. PyPI's torch is a build of gigabytes for CUDA on many
 # machines: PIP_EXTRA_INDEX_URL can name PyTorch's own index of CPU builds.
-client_packages=(torch==2.13.0 transformers==5.24.0 psutil msgspec orjson "${python_wheels[@]}")
+client_packages=(torch==2.13.0 transformers==5.24.0 jax==0.10.2 jax-tvm-ffi==0.1.3
+  psutil msgspec orjson "${python_wheels[@]}")
 engines=(vllm==0.33.0 sglang==0.5.23)
 install_clients() {
   local wanted="${client_packages[*]} ${engines[*]}" engine

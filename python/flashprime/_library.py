@@ -23,6 +23,7 @@ def _function(name: str) -> Any:
 
 prefill = _function("prefill")
 prefill_layer = _function("prefill_layer")
+jax_prefill = _function("jax_prefill")
 merge_states = _function("merge_states")
 plan_context = _function("plan_context")
 context_workspace_rows = _function("context_workspace_rows")

@@ -155,6 +155,8 @@ def workspace(like: Any, bytes_needed: int) -> Any:
 
 def stream_of(tensor: Any, stream: Any) -> int | None:
     """The handle of a stream; None leaves it to the framework that tvm-ffi asks, which is torch."""
+    if stream is None and type(tensor) in _direct:
+        return None
     if stream is not None:
         if isinstance(stream, int):
             return stream

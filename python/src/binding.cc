@@ -173,6 +173,7 @@ class Arguments {
   Arguments(const TVMFFIAny* values, int32_t count)
       : values_(reinterpret_cast<const ffi::AnyView*>(values)), count_(count) {}
 
+  bool more() const { return next_ < count_; }
   ffi::AnyView any() {
     if (next_ == count_) {
       fail(StatusCode::kInternal, "binding: got " + std::to_string(count_) + " arguments");
@@ -331,7 +332,7 @@ struct Call {
     args.output_scale = in.scalar_tensor("output_scale", place);
     read_workspace(in, place);
     args.softmax_scale = static_cast<float>(in.get<double>());
-    problem.dims = dims_of(args, in.int32("rope"));
+    const int32_t rope = in.int32("rope");
     problem.mask.kind = in.enumerator<MaskKind>();
     problem.mask.window_left = in.integer();
     problem.mask.window_right = in.integer();
@@ -343,13 +344,20 @@ struct Call {
     options.kernel = in.string();
     options.num_threads = in.int32("num_threads");
     options.checked = in.get<bool>();
-    options.device = place.device();
+    finish(place, rope);
     stream = stream_of(in.optional<int64_t>(), options.device);
+  }
+  Call() = default;
+
+  // What the tensors say.
+  void finish(const Place& place, int32_t rope) {
     const TensorView& q = args.q.present() ? args.q : args.q_nope;
+    problem.dims = dims_of(args, rope);
     problem.dtype = q.dtype;
     if (q.rank == 3) problem.num_heads = extent("q", q.shape[1]);
     problem.out_dtype = args.out.dtype;
     problem.return_lse = args.lse.present();
+    options.device = place.device();
     if (options.device.kind == DeviceKind::kCuda) ensure_default_cache();
   }
 
@@ -381,6 +389,36 @@ ffi::Any prefill_call(Arguments& in) {
   }
   check(status);
   return int64_t{0};
+}
+
+// As jax-tvm-ffi calls it: attributes, then inputs, then outputs. q and k come in as many parts as
+// the first two say; the LSE is the second output, if there is one. Keys are not split: XLA would
+// have to know the workspace when it compiles.
+ffi::Any jax_prefill_call(Arguments& in) {
+  const int64_t q_parts = in.integer();
+  const int64_t k_parts = in.integer();
+  Call call;
+  call.args.softmax_scale = static_cast<float>(in.get<double>());
+  const int32_t rope = in.int32("rope");
+  call.problem.mask.kind = in.enumerator<MaskKind>();
+  call.problem.mask.window_left = in.integer();
+  call.problem.mask.window_right = in.integer();
+  call.problem.batch_invariant = true;
+  Place place;
+  PrefillArgs& args = call.args;
+  (q_parts == 1 ? args.q : args.q_nope) = in.tensor(q_parts == 1 ? "q" : "q_nope", place);
+  if (q_parts == 2) args.q_pe = in.tensor("q_pe", place);
+  (k_parts == 1 ? args.k : args.k_nope) = in.tensor(k_parts == 1 ? "k" : "k_nope", place);
+  if (k_parts == 2) args.k_pe = in.tensor("k_pe", place);
+  args.v = in.tensor("v", place);
+  args.cu_seqlens_q = in.tensor("cu_seqlens_q", place);
+  args.cu_seqlens_k = in.tensor("cu_seqlens_k", place);
+  args.out = in.tensor<MutableTensorView>("out", place);
+  if (in.more()) args.lse = in.tensor<MutableTensorView>("lse", place);
+  call.finish(place, rope);
+  call.stream = stream_of(std::nullopt, call.options.device);
+  check(prefill(call.problem, call.args, call.options, call.stream));
+  return nullptr;
 }
 
 ffi::Any merge_states_call(Arguments& in) {
@@ -981,6 +1019,7 @@ ffi::Any fill_random_call(Arguments& in) {
 
 FLASHPRIME_PYTHON(prefill)
 FLASHPRIME_PYTHON(prefill_layer)
+FLASHPRIME_PYTHON(jax_prefill)
 FLASHPRIME_PYTHON(merge_states)
 FLASHPRIME_PYTHON(plan_context)
 FLASHPRIME_PYTHON(context_workspace_rows)
