@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU prefill against torch: bench/cpu_prefill runs this with what it needs."""
+"""CPU prefill against torch and vLLM: bench/cpu_prefill runs this with what it needs."""
 
 import argparse
 import csv
@@ -11,7 +11,7 @@ import sys
 import torch
 
 from harness import library, machine, measure
-from workloads.cpu_prefill import cells, flashprime, torch_sdpa
+from workloads.cpu_prefill import cells, flashprime, torch_sdpa, vllm_cpu_sdpa
 
 
 def check(cell, data, name, result):
@@ -34,6 +34,7 @@ def time_cell(lib, cell, arguments):
     data = cells.make_data(cell, arguments.seed)
     contenders = flashprime.contenders(lib, cell, data, arguments.threads)
     contenders.update(torch_sdpa.contenders(cell, data))
+    contenders.update(vllm_cpu_sdpa.contenders(cell, data))
     errors = {}
     for name, (run, result) in contenders.items():
         run()
@@ -126,13 +127,15 @@ def main():
                 }
             )
         ours = timings["flashprime"].median
-        best = min((n for n in timings if n != "flashprime"), key=lambda n: timings[n].median)
+        best = min((n for n in timings if n.startswith("torch")), key=lambda n: timings[n].median)
         print(
             f"| {cell.dims_name} | {cell.name} | {cell.flop / ours / 1e9:.1f} | {best} "
             f"| {cell.flop / timings[best].median / 1e9:.1f} "
             f"| {timings[best].median / ours:.2f} |",
             flush=True,
         )
+        if peer := timings.get("vllm cpu_sdpa"):
+            print(f"|  | vllm cpu_sdpa | {cell.flop / peer.median / 1e9:.1f} | | | |", flush=True)
     matmul.append(time_matmul(arguments))
     seconds = measure.Timing(matmul[0].seconds + matmul[1].seconds)
     gflops = 2 * 4096**3 / seconds.median / 1e9
