@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,16 +105,17 @@ def code_of(name: str, tensor: Any) -> int:
     return dtype_code(f"{name}.dtype", tensor.dtype)
 
 
-def empty(name: str, like: Any, shape: Sequence[int], code: int) -> Any:
-    """A tensor of the library and device of another, contents unspecified."""
+def empty(name: str, like: Any, shape: tuple[int, ...], code: int | None) -> Any:
+    """A tensor of the library and device of another, contents unspecified; code None: its dtype."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
-        return torch.empty(shape, dtype=getattr(torch, _LONG_NAMES[code]), device=like.device)
+        if code is None:
+            return like.new_empty(shape)
+        return like.new_empty(shape, dtype=getattr(torch, _LONG_NAMES[code]))
     library = _library_of(like)
-    if library == "numpy":
-        return np.empty(shape, dtype=_numpy_dtype(name, code))
-    if library == "cupy":
-        return sys.modules["cupy"].empty(shape, dtype=_numpy_dtype(name, code))
+    if library in ("numpy", "cupy"):
+        dtype = like.dtype if code is None else _numpy_dtype(name, code)
+        return sys.modules[library].empty(shape, dtype=dtype)
     raise DeviceError(
         f"{name}: absent, wanted with arrays of {library}: only torch, NumPy and CuPy tensors get "
         "their outputs allocated"

@@ -15,7 +15,17 @@ from typing import Any, Literal, TypeAlias
 
 from . import _library
 from ._errors import NumericError, ShapeError, UnsupportedError
-from ._tensors import argument, code_of, dtype_code, empty, shape_of, stream_of, workspace
+from ._tensors import (
+    FP32,
+    FP64,
+    argument,
+    code_of,
+    dtype_code,
+    empty,
+    shape_of,
+    stream_of,
+    workspace,
+)
 from .plan import ContextChunk, ContextPlan
 
 Tensor: TypeAlias = Any
@@ -49,7 +59,10 @@ def mask_of(causal: bool, window: tuple[int, int] | None) -> tuple[int, int, int
     """Kind and reaches of a mask; a causal window reaches no key on its right."""
     if window is None:
         return (_CAUSAL if causal else _FULL), -1, -1
-    left, right = window
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise ShapeError(f"window: got {window!r}, wanted (left, right)") from None
     if causal:
         right = 0
     if left < 0 and right < 0:
@@ -68,32 +81,23 @@ def _parts(name: str, tensor: Any) -> tuple[Any, Any, Any]:
     return argument(name, tensor), None, None
 
 
-class _Outputs:
+def _outputs(
+    q: Any, v: Any, out: Any, lse: Any, return_lse: bool, out_dtype: Any, layout: int
+) -> tuple[Any, Any]:
     """The outputs of a call: those given, else new ones."""
-
-    def __init__(
-        self,
-        q: Any,
-        v: Any,
-        out: Any,
-        lse: Any,
-        return_lse: bool,
-        out_dtype: Any,
-        layout: int,
-    ) -> None:
-        if out is None or (return_lse and lse is None):
-            rows, heads, _ = shape_of("q", q, "[T, H, nope + rope] or [T, H, nope]")
-            if out is None:
-                code = code_of("q", q) if out_dtype is None else dtype_code("out_dtype", out_dtype)
-                out = empty("out", v, (rows, heads, shape_of("v", v, "[Tk, H, v]")[2]), code)
-                out_dtype = None
-            if return_lse and lse is None:
-                # The reference kernel's fp64 output comes with an fp64 LSE.
-                code = 3 if code_of("out", out) == 3 else 2
-                lse = empty("lse", v, (rows, heads) if layout else (heads, rows), code)
-        if out_dtype is not None and dtype_code("out_dtype", out_dtype) != code_of("out", out):
-            raise ShapeError(f"out_dtype: got {out_dtype} with an out of {out.dtype}")
-        self.out, self.lse = out, lse
+    if out is None or (return_lse and lse is None):
+        rows, heads, _ = shape_of("q", q, "[T, H, nope + rope] or [T, H, nope]")
+        if out is None:
+            code = None if out_dtype is None else dtype_code("out_dtype", out_dtype)
+            out = empty("out", q, (rows, heads, shape_of("v", v, "[Tk, H, v]")[2]), code)
+            out_dtype = None
+        if return_lse and lse is None:
+            # The reference kernel's fp64 output comes with an fp64 LSE.
+            code = FP64 if getattr(out, "itemsize", 0) == 8 else FP32
+            lse = empty("lse", q, (rows, heads) if layout else (heads, rows), code)
+    if out_dtype is not None and dtype_code("out_dtype", out_dtype) != code_of("out", out):
+        raise ShapeError(f"out_dtype: got {out_dtype} with an out of {out.dtype}")
+    return out, lse
 
 
 def prefill(
@@ -192,8 +196,7 @@ def prefill(
     layout = _layout(lse_layout)
     if out is None or (return_lse and lse is None) or out_dtype is not None:
         first_q = q if q_nope is None else q[0]
-        outputs = _Outputs(first_q, v, out, lse, return_lse, out_dtype, layout)
-        out, lse = outputs.out, outputs.lse
+        out, lse = _outputs(first_q, v, out, lse, return_lse, out_dtype, layout)
     cu_q = argument("cu_seqlens_q", cu_seqlens_q)
     mask, left, right = mask_of(causal, window)
     arguments = (
@@ -299,21 +302,21 @@ def merge_states(
             output_scale=output_scale,
         )
     layout = _layout(lse_layout)
-    outputs = _Outputs(prefix_out, prefix_out, out, lse, return_lse, out_dtype, layout)
+    out, lse = _outputs(prefix_out, prefix_out, out, lse, return_lse, out_dtype, layout)
     _library.merge_states(
         argument("prefix_out", prefix_out),
         argument("prefix_lse", prefix_lse),
         argument("suffix_out", suffix_out),
         argument("suffix_lse", suffix_lse),
-        argument("out", outputs.out, True),
-        argument("lse", outputs.lse, True),
+        argument("out", out, True),
+        argument("lse", lse, True),
         argument("output_scale", output_scale),
         layout,
         -1 if tokens_with_prefix is None else tokens_with_prefix,
         num_threads,
         stream_of(prefix_out, stream),
     )
-    return (outputs.out, outputs.lse) if outputs.lse is not None else outputs.out
+    return (out, lse) if lse is not None else out
 
 
 class _Source:
@@ -397,7 +400,7 @@ def prefill_layer(
     joined_k, k_nope, k_pe = _parts("k", k)
     layout = _layout(lse_layout)
     first_q = q if q_nope is None else q[0]
-    outputs = _Outputs(first_q, v, out, lse, return_lse, out_dtype, layout)
+    out, lse = _outputs(first_q, v, out, lse, return_lse, out_dtype, layout)
     cu_q = argument("cu_seqlens_q", cu_seqlens_q)
     mask, left, right = mask_of(causal, window)
     longest = -1 if max_seqlen_q is None else max_seqlen_q
@@ -411,8 +414,8 @@ def prefill_layer(
         argument("v", v),
         cu_q,
         cu_q,
-        argument("out", outputs.out, True),
-        argument("lse", outputs.lse, True),
+        argument("out", out, True),
+        argument("lse", lse, True),
         argument("output_scale", output_scale),
     )
     rest = (
@@ -442,7 +445,7 @@ def prefill_layer(
             raise
     if call.error is not None:
         raise call.error
-    return (outputs.out, outputs.lse) if outputs.lse is not None else outputs.out
+    return (out, lse) if lse is not None else out
 
 
 def default_softmax_scale(nope: int, rope: int) -> float:

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from . import _library
-from ._errors import UnsupportedError
+from ._errors import ShapeError, UnsupportedError
 from ._tensors import dtype_code
 from .ops import mask_of
 
@@ -106,7 +106,11 @@ def dims_of(model: str | None, dims: tuple[int, int, int] | None) -> tuple[int, 
     """The head dims (nope, rope, v) that one of the two gives."""
     if (model is None) == (dims is None):
         raise UnsupportedError("model, dims: wanted one of them: a preset, or (nope, rope, v)")
-    return find_model(model).dims if model is not None else tuple(dims)  # type: ignore[arg-type,return-value]
+    if model is not None:
+        return find_model(model).dims
+    if not isinstance(dims, (tuple, list)) or len(dims) != 3:
+        raise ShapeError(f"dims: got {dims!r}, wanted (nope, rope, v)")
+    return dims[0], dims[1], dims[2]
 
 
 def explain(

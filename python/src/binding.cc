@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -181,12 +182,12 @@ class Arguments {
     return values_[next_++];
   }
   template <typename T>
-  T get() {
-    return any().cast<T>();
+  T get(std::string_view name) {
+    return cast<T>(name, any());
   }
-  int64_t integer() { return get<int64_t>(); }
+  int64_t integer(std::string_view name) { return get<int64_t>(name); }
   int32_t int32(std::string_view name) {
-    const int64_t value = integer();
+    const int64_t value = integer(name);
     if (value < std::numeric_limits<int32_t>::min() ||
         value > std::numeric_limits<int32_t>::max()) {
       fail(StatusCode::kShape,
@@ -194,28 +195,32 @@ class Arguments {
     }
     return static_cast<int32_t>(value);
   }
-  std::string string() { return std::string(get<ffi::String>()); }
+  std::string string(std::string_view name) { return std::string(get<ffi::String>(name)); }
   template <typename Enum>
-  Enum enumerator() {
-    return static_cast<Enum>(integer());
+  Enum enumerator(std::string_view name) {
+    return static_cast<Enum>(integer(name));
   }
   template <typename T>
-  std::optional<T> optional() {
+  std::optional<T> optional(std::string_view name) {
     const ffi::AnyView value = any();
     if (value.type_index() == ffi::TypeIndex::kTVMFFINone) return std::nullopt;
-    return value.cast<T>();
+    return cast<T>(name, value);
   }
-  std::optional<std::string> optional_string() {
-    const std::optional<ffi::String> value = optional<ffi::String>();
+  std::optional<std::string> optional_string(std::string_view name) {
+    const std::optional<ffi::String> value = optional<ffi::String>(name);
     return value ? std::optional<std::string>(*value) : std::nullopt;
   }
-  std::vector<std::string> strings() { return strings_of(get<ffi::Array<ffi::String>>()); }
-  std::optional<std::vector<std::string>> optional_strings() {
-    const auto value = optional<ffi::Array<ffi::String>>();
+  std::vector<std::string> strings(std::string_view name) {
+    return strings_of(get<ffi::Array<ffi::String>>(name));
+  }
+  std::optional<std::vector<std::string>> optional_strings(std::string_view name) {
+    const auto value = optional<ffi::Array<ffi::String>>(name);
     if (!value) return std::nullopt;
     return strings_of(*value);
   }
-  std::optional<ffi::Function> optional_function() { return optional<ffi::Function>(); }
+  std::optional<ffi::Function> optional_function(std::string_view name) {
+    return optional<ffi::Function>(name);
+  }
 
   // An absent view for a null argument.
   template <typename View = TensorView>
@@ -238,6 +243,19 @@ class Arguments {
   }
 
  private:
+  // Python's TypeError, naming the argument.
+  template <typename T>
+  static T cast(std::string_view name, const ffi::AnyView& value) {
+    if (std::optional<T> result = value.try_cast<T>()) return *std::move(result);
+    const char* wanted = std::is_same_v<T, bool>            ? "True or False"
+                         : std::is_integral_v<T>            ? "an integer"
+                         : std::is_floating_point_v<T>      ? "a number"
+                         : std::is_same_v<T, ffi::String>   ? "a str"
+                         : std::is_same_v<T, ffi::Function> ? "a callable"
+                                                            : "a list or object of the package";
+    throw ffi::Error("TypeError",
+                     std::string(name) + ": got " + value.GetTypeKey() + ", wanted " + wanted, "");
+  }
   static std::vector<std::string> strings_of(const ffi::Array<ffi::String>& array) {
     std::vector<std::string> strings;
     for (const ffi::String& item : array) strings.emplace_back(item);
@@ -331,21 +349,21 @@ struct Call {
     args.lse = in.tensor<MutableTensorView>("lse", place);
     args.output_scale = in.scalar_tensor("output_scale", place);
     read_workspace(in, place);
-    args.softmax_scale = static_cast<float>(in.get<double>());
+    args.softmax_scale = static_cast<float>(in.get<double>("softmax_scale"));
     const int32_t rope = in.int32("rope");
-    problem.mask.kind = in.enumerator<MaskKind>();
-    problem.mask.window_left = in.integer();
-    problem.mask.window_right = in.integer();
-    problem.lse_layout = in.enumerator<LseLayout>();
-    args.max_seqlen_q = in.integer();
-    args.max_seqlen_k = in.integer();
-    problem.batch_invariant = in.get<bool>();
+    problem.mask.kind = in.enumerator<MaskKind>("mask");
+    problem.mask.window_left = in.integer("window");
+    problem.mask.window_right = in.integer("window");
+    problem.lse_layout = in.enumerator<LseLayout>("lse_layout");
+    args.max_seqlen_q = in.integer("max_seqlen_q");
+    args.max_seqlen_k = in.integer("max_seqlen_k");
+    problem.batch_invariant = in.get<bool>("batch_invariant");
     problem.num_splits = in.int32("num_splits");
-    options.kernel = in.string();
+    options.kernel = in.string("kernel");
     options.num_threads = in.int32("num_threads");
-    options.checked = in.get<bool>();
+    options.checked = in.get<bool>("checked");
     finish(place, rope);
-    stream = stream_of(in.optional<int64_t>(), options.device);
+    stream = stream_of(in.optional<int64_t>("stream"), options.device);
   }
   Call() = default;
 
@@ -395,14 +413,14 @@ ffi::Any prefill_call(Arguments& in) {
 // the first two say; the LSE is the second output, if there is one. Keys are not split: XLA would
 // have to know the workspace when it compiles.
 ffi::Any jax_prefill_call(Arguments& in) {
-  const int64_t q_parts = in.integer();
-  const int64_t k_parts = in.integer();
+  const int64_t q_parts = in.integer("q_parts");
+  const int64_t k_parts = in.integer("k_parts");
   Call call;
-  call.args.softmax_scale = static_cast<float>(in.get<double>());
+  call.args.softmax_scale = static_cast<float>(in.get<double>("softmax_scale"));
   const int32_t rope = in.int32("rope");
-  call.problem.mask.kind = in.enumerator<MaskKind>();
-  call.problem.mask.window_left = in.integer();
-  call.problem.mask.window_right = in.integer();
+  call.problem.mask.kind = in.enumerator<MaskKind>("mask");
+  call.problem.mask.window_left = in.integer("window");
+  call.problem.mask.window_right = in.integer("window");
   call.problem.batch_invariant = true;
   Place place;
   PrefillArgs& args = call.args;
@@ -431,13 +449,13 @@ ffi::Any merge_states_call(Arguments& in) {
   args.out = in.tensor<MutableTensorView>("out", place);
   args.lse = in.tensor<MutableTensorView>("lse", place);
   args.output_scale = in.scalar_tensor("output_scale", place);
-  args.lse_layout = in.enumerator<LseLayout>();
-  args.tokens_with_prefix = in.integer();
+  args.lse_layout = in.enumerator<LseLayout>("lse_layout");
+  args.tokens_with_prefix = in.integer("tokens_with_prefix");
   ExecutionOptions options;
   options.num_threads = in.int32("num_threads");
   options.device = place.device();
   if (options.device.kind == DeviceKind::kCuda) ensure_default_cache();
-  check(merge_states(args, options, stream_of(in.optional<int64_t>(), options.device)));
+  check(merge_states(args, options, stream_of(in.optional<int64_t>("stream"), options.device)));
   return nullptr;
 }
 
@@ -458,14 +476,14 @@ class PlanRef : public ffi::ObjectRef {
 };
 
 ffi::Any plan_context_call(Arguments& in) {
-  const bool greedy = in.get<bool>();
+  const bool greedy = in.get<bool>("planner");
   std::vector<int64_t> lens;
-  for (const int64_t len : in.get<ffi::Array<int64_t>>()) lens.push_back(len);
+  for (const int64_t len : in.get<ffi::Array<int64_t>>("context_lens")) lens.push_back(len);
   ContextPlanOptions options;
-  options.workspace_rows = in.integer();
-  options.block_size = in.integer();
+  options.workspace_rows = in.integer("workspace_rows");
+  options.block_size = in.integer("block_size");
   options.dcp_size = in.int32("dcp_size");
-  options.dcp_interleave = in.integer();
+  options.dcp_interleave = in.integer("dcp_interleave");
   ContextPlan plan = value_of(greedy ? plan_context_greedy(lens, options)
                                      : plan_context_equal_slices(lens, options));
   List chunks;
@@ -486,11 +504,11 @@ ffi::Any plan_context_call(Arguments& in) {
 
 ffi::Any context_workspace_rows_call(Arguments& in) {
   ContextWorkspaceOptions options;
-  options.max_model_len = in.integer();
-  options.max_num_seqs = in.integer();
-  options.block_size = in.integer();
+  options.max_model_len = in.integer("max_model_len");
+  options.max_num_seqs = in.integer("max_num_seqs");
+  options.block_size = in.integer("block_size");
   options.dcp_size = in.int32("dcp_size");
-  options.dcp_interleave = in.integer();
+  options.dcp_interleave = in.integer("dcp_interleave");
   return value_of(context_workspace_rows(options));
 }
 
@@ -538,8 +556,8 @@ class PythonSource {
 // As prefill_call(). A null source asks for the workspace only.
 ffi::Any prefill_layer_call(Arguments& in) {
   const Call call(in);
-  const PlanRef plan = in.get<PlanRef>();
-  const std::optional<ffi::Function> function = in.optional_function();
+  const PlanRef plan = in.get<PlanRef>("plan");
+  const std::optional<ffi::Function> function = in.optional_function("source");
   if (!function) {
     return value_of(
         prefill_layer_workspace_bytes(call.problem, call.args, plan->plan, call.options));
@@ -571,13 +589,13 @@ PrefillProblem read_problem(Arguments& in) {
   PrefillProblem problem;
   problem.dims = {in.int32("nope"), in.int32("rope"), in.int32("v")};
   problem.num_heads = in.int32("num_heads");
-  problem.dtype = in.enumerator<Dtype>();
-  problem.out_dtype = in.enumerator<Dtype>();
-  problem.mask.kind = in.enumerator<MaskKind>();
-  problem.mask.window_left = in.integer();
-  problem.mask.window_right = in.integer();
-  problem.return_lse = in.get<bool>();
-  problem.batch_invariant = in.get<bool>();
+  problem.dtype = in.enumerator<Dtype>("dtype");
+  problem.out_dtype = in.enumerator<Dtype>("out_dtype");
+  problem.mask.kind = in.enumerator<MaskKind>("mask");
+  problem.mask.window_left = in.integer("window");
+  problem.mask.window_right = in.integer("window");
+  problem.return_lse = in.get<bool>("return_lse");
+  problem.batch_invariant = in.get<bool>("batch_invariant");
   problem.num_splits = in.int32("num_splits");
   return problem;
 }
@@ -591,8 +609,8 @@ List list_of(const std::vector<std::string>& strings) {
 ffi::Any explain_call(Arguments& in) {
   const PrefillProblem problem = read_problem(in);
   ExecutionOptions options;
-  options.device = parse_device(in.string());
-  options.kernel = in.string();
+  options.device = parse_device(in.string("device"));
+  options.kernel = in.string("kernel");
   const Explanation explanation = explain(problem, options);
   List verdicts;
   for (const KernelVerdict& verdict : explanation.verdicts) {
@@ -702,26 +720,27 @@ ffi::Any forget_event_handlers_call(Arguments&) {
 
 ffi::Any set_nvrtc_folders_call(Arguments& in) {
   const std::lock_guard lock(default_cache_mutex);
-  nvrtc_folders = in.strings();
+  nvrtc_folders = in.strings("nvrtc_folders");
   return nullptr;
 }
 
 ffi::Any cache_open_call(Arguments& in) {
   JitOptions options;
-  options.cache_dir = in.optional_string();
-  options.shared_by_group = in.optional<bool>();
-  options.max_megabytes = in.optional<int64_t>();
-  options.read_only_dirs = in.strings();
-  options.bundles = in.optional_strings();
-  options.bundle_sha256 = in.optional_strings();
-  if (const auto freeze = in.optional<int64_t>())
+  options.cache_dir = in.optional_string("cache_dir");
+  options.shared_by_group = in.optional<bool>("shared_by_group");
+  options.max_megabytes = in.optional<int64_t>("max_megabytes");
+  options.read_only_dirs = in.strings("read_only_dirs");
+  options.bundles = in.optional_strings("bundles");
+  options.bundle_sha256 = in.optional_strings("bundle_sha256");
+  if (const auto freeze = in.optional<int64_t>("freeze"))
     options.freeze = static_cast<FreezePolicy>(*freeze);
-  options.lock_wait_seconds = in.optional<double>();
-  options.dump_dir = in.optional_string();
-  options.nvrtc_path = in.optional_string();
-  options.kernel_dir = in.optional_string();
-  options.log = in.optional_string();
-  if (auto handler = in.optional_function()) options.on_event = event_callback(*std::move(handler));
+  options.lock_wait_seconds = in.optional<double>("lock_wait_seconds");
+  options.dump_dir = in.optional_string("dump_dir");
+  options.nvrtc_path = in.optional_string("nvrtc_path");
+  options.kernel_dir = in.optional_string("kernel_dir");
+  options.log = in.optional_string("log");
+  if (auto handler = in.optional_function("on_event"))
+    options.on_event = event_callback(*std::move(handler));
   {
     const std::lock_guard lock(default_cache_mutex);
     options.nvrtc_folders = nvrtc_folders;
@@ -735,7 +754,7 @@ ffi::Any cache_default_call(Arguments&) {
 }
 
 ffi::Any cache_set_default_call(Arguments& in) {
-  const CacheRef cache = in.get<CacheRef>();
+  const CacheRef cache = in.get<CacheRef>("cache");
   const std::lock_guard lock(default_cache_mutex);
   check(set_default_kernel_cache(cache->cache));
   default_cache_ready.store(true, std::memory_order_release);
@@ -743,13 +762,13 @@ ffi::Any cache_set_default_call(Arguments& in) {
 }
 
 ffi::Any cache_set_freeze_call(Arguments& in) {
-  const CacheRef cache = in.get<CacheRef>();
-  cache->cache.set_freeze(in.enumerator<FreezePolicy>());
+  const CacheRef cache = in.get<CacheRef>("cache");
+  cache->cache.set_freeze(in.enumerator<FreezePolicy>("policy"));
   return nullptr;
 }
 
 ffi::Any cache_info_call(Arguments& in) {
-  const JitInfo info = in.get<CacheRef>()->cache.info();
+  const JitInfo info = in.get<CacheRef>("cache")->cache.info();
   Dict counters;
   for (const auto& [name, count] : info.counters) counters.Set(text(name), count);
   return Dict{{"cache", text(info.cache)},
@@ -780,7 +799,7 @@ List entries_of(const std::vector<CacheEntry>& entries) {
 }
 
 ffi::Any cache_entries_call(Arguments& in) {
-  return entries_of(value_of(in.get<CacheRef>()->cache.entries()));
+  return entries_of(value_of(in.get<CacheRef>("cache")->cache.entries()));
 }
 
 Dict pruned(const PruneReport& report) {
@@ -791,12 +810,12 @@ Dict pruned(const PruneReport& report) {
 }
 
 ffi::Any cache_prune_call(Arguments& in) {
-  const CacheRef cache = in.get<CacheRef>();
-  return pruned(value_of(cache->cache.prune(in.get<bool>())));
+  const CacheRef cache = in.get<CacheRef>("cache");
+  return pruned(value_of(cache->cache.prune(in.get<bool>("dry_run"))));
 }
 
 ffi::Any cache_clear_call(Arguments& in) {
-  return pruned(value_of(in.get<CacheRef>()->cache.clear()));
+  return pruned(value_of(in.get<CacheRef>("cache")->cache.clear()));
 }
 
 // A plan travels as its texts: [[kernel, arch, key, kernel_id], ...], [[what, arch, reason], ...].
@@ -815,7 +834,7 @@ List plan_of(const KernelPlan& plan) {
 
 KernelPlan read_plan(Arguments& in) {
   KernelPlan plan;
-  for (const ffi::Any& item : in.get<List>()) {
+  for (const ffi::Any& item : in.get<List>("plan")) {
     const auto fields = item.cast<ffi::Array<ffi::String>>();
     plan.kernels.push_back({fields[0], fields[1], fields[2], fields[3]});
   }
@@ -823,23 +842,23 @@ KernelPlan read_plan(Arguments& in) {
 }
 
 ffi::Any cache_plan_call(Arguments& in) {
-  const CacheRef cache = in.get<CacheRef>();
+  const CacheRef cache = in.get<CacheRef>("cache");
   PlanOptions options;
   options.dims = {in.int32("nope"), in.int32("rope"), in.int32("v")};
-  options.dtype = in.enumerator<Dtype>();
-  options.archs = in.strings();
-  options.e4m3_output = in.get<bool>();
-  options.all = in.get<bool>();
+  options.dtype = in.enumerator<Dtype>("dtype");
+  options.archs = in.strings("archs");
+  options.e4m3_output = in.get<bool>("e4m3_output");
+  options.all = in.get<bool>("all");
   return plan_of(value_of(cache->cache.plan(options)));
 }
 
 ffi::Any kernels_of_call(Arguments& in) {
   const PrefillProblem problem = read_problem(in);
-  return plan_of(value_of(kernels_of(problem, in.string())));
+  return plan_of(value_of(kernels_of(problem, in.string("arch"))));
 }
 
 ffi::Any parse_plan_call(Arguments& in) {
-  const std::string plan_text = in.string();
+  const std::string plan_text = in.string("text");
   return plan_of(value_of(parse_plan(plan_text)));
 }
 
@@ -866,17 +885,17 @@ List report_of(const KernelReport& report) {
 // Reads what cache_warmup and cache_pack have in common and runs either. The progress callback gets
 // (done, total, report or null) and cancels what is left by a true result.
 ffi::Any warm_up(Arguments& in, bool pack) {
-  const CacheRef cache = in.get<CacheRef>();
+  const CacheRef cache = in.get<CacheRef>("cache");
   const KernelPlan plan = read_plan(in);
   WarmupOptions options;
-  options.mode = in.enumerator<WarmupMode>();
+  options.mode = in.enumerator<WarmupMode>("mode");
   options.threads = in.int32("threads");
-  options.deadline_seconds = in.get<double>();
+  options.deadline_seconds = in.get<double>("deadline");
   options.rank = in.int32("rank");
   options.world = in.int32("world");
   options.device = in.int32("device");
-  const std::optional<ffi::Function> progress = in.optional_function();
-  const std::string path = pack ? in.string() : "";
+  const std::optional<ffi::Function> progress = in.optional_function("progress");
+  const std::string path = pack ? in.string("path") : "";
   auto cancelled = std::make_shared<std::atomic<bool>>(false);
   if (progress) {
     options.on_progress = [progress, cancelled](const WarmupProgress& state) {
@@ -913,12 +932,12 @@ ffi::Any cache_pack_call(Arguments& in) {
 }
 
 ffi::Any cache_unpack_call(Arguments& in) {
-  const CacheRef cache = in.get<CacheRef>();
-  return value_of(cache->cache.unpack(in.string()));
+  const CacheRef cache = in.get<CacheRef>("cache");
+  return value_of(cache->cache.unpack(in.string("bundle")));
 }
 
 ffi::Any cache_dump_call(Arguments& in) {
-  const CacheRef cache = in.get<CacheRef>();
+  const CacheRef cache = in.get<CacheRef>("cache");
   const KernelPlan plan = read_plan(in);
   if (plan.kernels.size() != 1) fail(StatusCode::kInternal, "dump: wanted one kernel");
   const KernelArtifacts made = value_of(cache->cache.dump(plan.kernels[0]));
@@ -932,11 +951,11 @@ ffi::Any cache_dump_call(Arguments& in) {
 }
 
 ffi::Any list_bundle_call(Arguments& in) {
-  return entries_of(value_of(list_bundle(in.string())));
+  return entries_of(value_of(list_bundle(in.string("path"))));
 }
 
 ffi::Any missing_from_bundle_call(Arguments& in) {
-  const std::string path = in.string();
+  const std::string path = in.string("path");
   List missing;
   for (const PlannedKernel& kernel : value_of(missing_from_bundle(path, read_plan(in)))) {
     missing.push_back(kernel_of(kernel));
@@ -980,12 +999,12 @@ class HostView : public ffi::TensorObj {
 };
 
 ffi::Any host_view_call(Arguments& in) {
-  void* pointer = reinterpret_cast<void*>(in.integer());
-  const int64_t type = in.integer();  // of Dtype; -1: uint8, a workspace
+  void* pointer = reinterpret_cast<void*>(in.integer("pointer"));
+  const int64_t type = in.integer("dtype");  // of Dtype; -1: uint8, a workspace
   const DLDataType dtype =
       type < 0 ? DLDataType{kDLUInt, 8, 1} : dl_dtype(static_cast<Dtype>(type));
-  const auto extents = in.get<ffi::Array<int64_t>>();
-  const auto steps = in.get<ffi::Array<int64_t>>();
+  const auto extents = in.get<ffi::Array<int64_t>>("shape");
+  const auto steps = in.get<ffi::Array<int64_t>>("strides");
   return ffi::Tensor(ffi::make_object<HostView>(pointer, dtype, extents, steps));
 }
 
@@ -996,10 +1015,10 @@ ffi::Any fill_random_call(Arguments& in) {
     fail(StatusCode::kDevice, "tensor: got memory of a GPU, wanted the host's");
   }
   RandomSpec spec;
-  spec.seed = static_cast<uint64_t>(in.integer());
-  spec.tensor_id = static_cast<uint32_t>(in.integer());
-  spec.first_row = static_cast<uint64_t>(in.integer());
-  spec.scale = static_cast<float>(in.get<double>());
+  spec.seed = static_cast<uint64_t>(in.integer("seed"));
+  spec.tensor_id = static_cast<uint32_t>(in.integer("tensor_id"));
+  spec.first_row = static_cast<uint64_t>(in.integer("first_row"));
+  spec.scale = static_cast<float>(in.get<double>("scale"));
   check(fill_random(view, spec));
   return nullptr;
 }

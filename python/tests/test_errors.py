@@ -109,6 +109,37 @@ def test_what_is_no_tensor_is_a_type_error():
         call(stream="main")
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "wanted"),
+    [
+        ("max_seqlen_q", "4", "an integer"),
+        ("rope", 1.5, "an integer"),
+        ("max_seqlen_k", 2**70, "an integer"),
+        ("checked", "yes", "True or False"),
+        ("batch_invariant", None, "True or False"),
+        ("kernel", 3, "a str"),
+        ("num_threads", "2", "an integer"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named(argument, value, wanted):
+    with pytest.raises(TypeError, match=f"^{argument}: got .*, wanted {wanted}"):
+        call(**{argument: value})
+
+
+def test_windows_and_dims_of_the_wrong_form_are_named():
+    for window in (3, (1,), (1, 2, 3)):
+        with pytest.raises(flashprime.ShapeError, match=r"window: got .*, wanted \(left, right\)"):
+            call(window=window)
+    with pytest.raises(
+        flashprime.ShapeError, match=r"dims: got \(1, 2\), wanted \(nope, rope, v\)"
+    ):
+        flashprime.explain(dims=(1, 2))
+    with pytest.raises(TypeError, match="max_megabytes: got .*, wanted an integer"):
+        flashprime.KernelCache(max_megabytes="many")
+    with pytest.raises(TypeError, match="num_heads: got None, wanted an integer"):
+        flashprime.explain("deepseek-v3", num_heads=None)
+
+
 def test_every_status_code_has_its_own_exception():
     codes = re.findall(r"^  (k\w+) = (\d+),", STATUS_H.read_text(encoding="utf-8"), re.M)
     names = [name for name, number in codes if number != "0"]

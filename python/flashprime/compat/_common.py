@@ -20,6 +20,11 @@ def refuse(**arguments: tuple[Any, tuple[Any, ...]]) -> None:
             raise UnsupportedError(f"{name}: got {shown}, wanted {wanted}: not computed here")
 
 
+def stated(longest: Any) -> int | None:
+    """A length that the host knows; one that lies in a tensor is not waited for."""
+    return longest if isinstance(longest, int) else None
+
+
 def window_of(window_size: Any) -> tuple[int, int] | None:
     """A window in every spelling: None, or a side of it None or negative, is unbounded."""
     if window_size is None:
@@ -76,8 +81,8 @@ def attention(
         causal=bool(causal),
         window=window_of(window_size),
         return_lse=return_lse,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
+        max_seqlen_q=stated(max_seqlen_q),
+        max_seqlen_k=stated(max_seqlen_k),
         out=out,
         out_dtype="e4m3" if output_scale is not None and out is None else None,
         output_scale=output_scale,

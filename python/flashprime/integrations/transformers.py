@@ -234,7 +234,8 @@ def attention_forward(
     cu_k: Any
     if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
         cu_q, cu_k = cu_seq_lens_q.to(torch.int32), cu_seq_lens_k.to(torch.int32)
-        longest_q, longest_k = max_length_q, max_length_k
+        longest_q = max_length_q if isinstance(max_length_q, int) else None
+        longest_k = max_length_k if isinstance(max_length_k, int) else None
     else:
         packed = None
         if batch == 1 and rows > 1 and rows == keys and position_ids is not None:
