@@ -71,6 +71,10 @@ class DocsTest(TreeTest):
         self.write("src/b.cc", SPDX + 'auto y = getenv("FLASHPRIME_SECRET");\n')
         self.assertIn("FLASHPRIME_SECRET", self.problems("")[0])
 
+    def test_an_undocumented_variable_of_the_python_package_is_found(self):
+        self.write("python/flashprime/a.py", 'OVERRIDE = "FLASHPRIME_NEW"\n')
+        self.assertIn("FLASHPRIME_NEW", " ".join(self.problems("")))
+
     def test_a_documented_variable_that_nothing_reads_is_found(self):
         self.write("src/a.cc", SPDX)
         self.assertIn("read by nothing", self.problems("")[0])
@@ -98,6 +102,14 @@ class LayersTest(TreeTest):
     def test_a_public_header_may_not_use_a_third_party_library(self):
         text = "#pragma once\n#include <fmt/format.h>\n"
         self.assertIn("may not use fmt", self.problems("include/flashprime/a.h", text)[0])
+
+    def test_the_binding_may_use_the_public_headers_and_tvm_ffi_alone_may(self):
+        text = '#include <tvm/ffi/error.h>\n#include "flashprime/types.h"\n'
+        self.assertEqual(self.problems("python/src/a.cc", text), [])
+        self.assertIn("may not use tvm", self.problems("src/a.cc", text)[0])
+        self.assertIn(
+            "may not include", self.problems("python/src/a.cc", '#include "cpu/fast.h"\n')[0]
+        )
 
     def test_the_case_table_may_use_the_public_api_only(self):
         self.assertIn(

@@ -303,6 +303,20 @@ def test_takes_cupys_arrays_and_stream():
     assert torch.equal(torch.from_dlpack(out), wanted)
 
 
+def test_jax_computes_the_same_under_jit():
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("jax_tvm_ffi")
+    from flashprime.integrations import jax as integration
+
+    q, k, v, _ = batch([50, 14], [50, 14], 2)
+    cu = cumulated([50, 14])
+    wanted = flashprime.prefill(q, k, v, cu, softmax_scale=SCALE, batch_invariant=True)
+    arrays = [jax.dlpack.from_dlpack(tensor.contiguous()) for tensor in (q, k, v, cu)]
+    run = jax.jit(lambda *arrays: integration.prefill(*arrays, softmax_scale=SCALE, rope=64))
+    out = torch.from_dlpack(run(*arrays).block_until_ready())
+    assert out.device.type == torch.device(DEVICE).type and torch.equal(out, wanted)
+
+
 @pytest.mark.parametrize("name", ["DeepseekV2", "DeepseekV3", "Mistral4", "Glm4MoeLite"])
 @torch.no_grad()
 def test_transformers_models_in_bf16_err_no_more_than_eager_does(name):
